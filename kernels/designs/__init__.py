@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Designs: stages composed into one `aie.device` with one sequence and named operands."""

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verdict: metrics, policy, gates, evidence, diagnosis and prompts. Imports `reference` and `refusal` alone."""

@@ -36,6 +36,7 @@ class PrefillAttentionDesign:
     heads: int
     kv_heads: int
     head_dim: int
+    pad_heads: int = 0  # zero heads behind v in a row of qkv
     key_block: int = 32
     mode: str = "bf16"
 
@@ -82,8 +83,8 @@ class PrefillAttentionDesign:
 
     @property
     def row_width(self) -> int:
-        """Elements of one token's q, k and v."""
-        return (self.heads + 2 * self.kv_heads) * self.head_dim
+        """Elements of one token's q, k, v and padding."""
+        return (self.heads + 2 * self.kv_heads + self.pad_heads) * self.head_dim
 
     @property
     def operands(self) -> tuple[Operand, ...]:

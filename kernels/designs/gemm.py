@@ -11,6 +11,7 @@ DDR bytes: A * N/(8n) + B * M/(4m) + C.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from refusal import Refusal
 
 COLUMNS, ROWS = 8, 4
 MAX_ITERATION = 64  # 6 bits of a shim BD's iteration wrap
+BANK_BYTES, L1_BYTES, STACK_BYTES = 16384, 65536, 1024
 
 
 @dataclass(frozen=True)
@@ -222,22 +224,21 @@ class _GemmWriter:
             s.free(task)
 
 
-def candidates(rows: int, cols_in: int, cols_out: int, *, mode: str, out: str = "bf16") -> list[GemmDesign]:
-    """Legal-looking tilings of a GEMM [rows, cols_in] x [cols_in, cols_out], padded up where they do not divide.
+def candidates(
+    rows: int, cols_in: int, cols_out: int, *, mode: str, out: str = "bf16", exact: bool = True
+) -> list[GemmDesign]:
+    """Tilings of a GEMM [rows, cols_in] x [cols_in, cols_out] that a core's memory can hold.
 
-    Only what a core can hold is proposed; `npu.legality` has the last word.
+    With `exact` false, N may be padded by up to a quarter. `npu.legality` has the last word on each.
     """
     found = []
     out_bytes = NUMPY_DTYPE[out].itemsize
-    for m in (8, 16, 32, 48, 64, 96, 128):
-        if rows % (ROWS * m):
+    for m, n, k in product((8, 16, 32, 48, 64, 96, 128), range(8, 129, 8), (32, 48, 64, 96, 128)):
+        outputs = padded(cols_out, COLUMNS * n)
+        if rows % (ROWS * m) or cols_in % k or outputs > (1 if exact else 1.25) * cols_out:
             continue
-        for n in range(16, 129, 8):
-            if m * n * 4 > 16384 or padded(cols_out, COLUMNS * n) > 1.25 * cols_out:
-                continue
-            for k in (32, 48, 64, 96, 128):
-                l1 = 2 * 2 * (m * k + k * n) + m * n * (4 + out_bytes) + 1024
-                if cols_in % k or l1 > 63 * 1024 or k * n * 2 > 16384 or m * k * 2 > 16384:
-                    continue
-                found.append(GemmDesign(rows, cols_in, padded(cols_out, COLUMNS * n), m, k, n, mode, out))
+        elements = (2 * m * k, 2 * k * n, 4 * m * n, out_bytes * m * n)
+        l1 = 2 * elements[0] + 2 * elements[1] + elements[2] + elements[3] + STACK_BYTES
+        if max(elements) <= BANK_BYTES and l1 <= L1_BYTES:
+            found.append(GemmDesign(rows, cols_in, outputs, m, k, n, mode, out))
     return found

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text to modules and back: parsing with locations, the schema check, printing.
+
+A parsed module remembers the line of each operation, so that every refusal can name one.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+from xdsl.context import Context
+from xdsl.dialects import arith, builtin, func, memref, scf
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Dialect, Operation
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import ParseError, VerifyException
+
+from npu.mlir import aie, aie_fifo, aiex
+from npu.mlir.attributes import DimsAttr, ObjectFifoSubviewType, ObjectFifoType, PacketInfoAttr, PadsAttr
+from refusal import Refusal
+
+AIE = Dialect(
+    "aie",
+    [*aie.OPERATIONS, *aie_fifo.OPERATIONS],
+    [ObjectFifoType, ObjectFifoSubviewType, DimsAttr, PadsAttr, PacketInfoAttr],
+)
+AIEX = Dialect("aiex", aiex.OPERATIONS, [])
+
+# Discardable attributes that mean something to mlir-aie; all others are refused.
+ALLOWED_ATTRIBUTES = {
+    "func.func": {"link_with"},
+    "aie.tile": {"controller_id"},
+    "memref.load": {"nontemporal"},
+    "memref.store": {"nontemporal"},
+}
+
+
+@dataclass
+class ParsedModule:
+    """A module and the line on which each operation begins."""
+
+    module: ModuleOp
+    lines: dict[Operation, int] = field(default_factory=dict)
+    file: str = "module"
+
+    def where(self, op: Operation) -> str:
+        """`module:12: aie.buffer @acc`."""
+        name = op.properties.get("sym_name") if op.properties else None
+        symbol = f" @{name.data}" if name is not None else ""
+        return f"{self.file}:{self.lines.get(op, 0)}: {op.name}{symbol}"
+
+
+class _LocatedParser(Parser):
+    """A parser that notes where each operation begins."""
+
+    def __init__(self, context: Context, text: str, name: str) -> None:
+        super().__init__(context, text, name)
+        self.starts: dict[Operation, int] = {}
+
+    def parse_operation(self) -> Operation:
+        start = self.pos
+        op = super().parse_operation()
+        self.starts[op] = start
+        return op
+
+
+def context() -> Context:
+    """An xdsl context with the dialects that we read: builtin, func, memref, arith, scf, aie, aiex."""
+    ctx = Context()
+    for dialect in (builtin.Builtin, func.Func, memref.MemRef, arith.Arith, scf.Scf, AIE, AIEX):
+        ctx.load_dialect(dialect)
+    return ctx
+
+
+def parse_module(text: str, *, file: str = "module") -> ParsedModule:
+    """Parse and check `text`.
+
+    Raises:
+        Refusal: a syntax error, an unknown operation, or an attribute outside an operation's schema.
+    """
+    parser = _LocatedParser(context(), text, file)
+    try:
+        module = parser.parse_module()
+    except ParseError as error:
+        line = text.count("\n", 0, error.span.start) + 1
+        raise Refusal(
+            error.msg.strip(),
+            expected="text in the assembly format of mlir-aie 2026-03",
+            where=f"{file}:{line}",
+            next_step="correct the text at that line",
+        ) from error
+    except VerifyException as error:
+        line = text.count("\n", 0, parser.pos) + 1
+        raise Refusal(str(error), where=f"{file}:{line}", next_step="correct the text at that line") from error
+    breaks = [match.start() for match in re.finditer("\n", text)]
+    lines = {op: bisect_right(breaks, start) + 1 for op, start in parser.starts.items()}
+    parsed = ParsedModule(module, lines, file)
+    check_schema(parsed)
+    return parsed
+
+
+def check_schema(parsed: ParsedModule) -> None:
+    """Refuse attributes that no schema knows: aie-opt would drop or keep them without a word."""
+    for op in parsed.module.walk():
+        unknown = op.attributes.keys() - ALLOWED_ATTRIBUTES.get(op.name, set())
+        if unknown and op.name != "builtin.module":
+            known = sorted(op.get_irdl_definition().properties) if hasattr(op, "get_irdl_definition") else []
+            raise Refusal(
+                f"unknown attribute {', '.join(sorted(unknown))}",
+                expected=f"attributes among {', '.join(known) or 'none'}",
+                where=parsed.where(op),
+                next_step="correct the attribute's name",
+            )
+
+
+_SUFFIX = re.compile(r"(_\d+)+$")
+
+
+def print_module(module: ModuleOp) -> str:
+    """The module's text; value names never end in `_<digits>` except where the printer numbers equal names."""
+    for op in module.walk():
+        for result in op.results:
+            _clean_hint(result)
+        for region in op.regions:
+            for block in region.blocks:
+                for argument in block.args:
+                    _clean_hint(argument)
+    from io import StringIO
+
+    stream = StringIO()
+    Printer(stream).print_op(module)
+    return stream.getvalue() + "\n"
+
+
+def _clean_hint(value) -> None:
+    # xdsl strips one suffix only, and then numbers into names that exist.
+    hint = value.name_hint
+    if hint is not None and _SUFFIX.search(hint):
+        value.name_hint = _SUFFIX.sub("", hint) or None

@@ -140,6 +140,10 @@ class _Planner:
             self.weights[key] = PackedWeight(logical, self.arenas.take("weights", elements), layout, design)
         return self.weights[key].slice
 
+    def _rope_table(self) -> Slice:
+        """cos | sin of every position that the largest bucket reaches; smaller buckets read its start."""
+        return self._weight("rope", "rope", max(self.choices.prefill_buckets) * self.widths.head_dim)
+
     # ---- prefill ----
 
     def _prefill(self, rows: int) -> Entry:
@@ -163,8 +167,10 @@ class _Planner:
         bound = []
         for operand in design.operands:
             elements = operand.type.elements
-            if operand.role == "weight":
-                layout = {Kind.NORM: "vector", Kind.ROPE: "rope"}.get(call.kind, "gemm")
+            if call.kind is Kind.ROPE and operand.role == "weight":
+                bound.append(self._rope_table().part(0, elements))
+            elif operand.role == "weight":
+                layout = "vector" if call.kind is Kind.NORM else "gemm"
                 bound.append(self._weight(call.weights[0], layout, elements, design if layout == "gemm" else None))
             elif operand.role == "in":
                 bound.append(values[next(inputs)].part(0, elements))

@@ -23,7 +23,7 @@ import numpy as np
 
 from judge.logits import compare_logits
 from judge.metrics import Comparison, Element, Failure, Figure, NamedFailure, compare, widen
-from judge.policy import Policy
+from judge.policy import Limits, Policy
 from judge.verdict import Verdict, decide
 
 # What a block gate compares: the tap's name within the layer. "update" is residual2 - input: what the layer adds,
@@ -33,10 +33,14 @@ BLOCK_TAPS = ("k_rope", "qkv.v", "attn.out", "update")
 
 @dataclass(frozen=True)
 class Dispatch:
-    """One run of a kernel: the device's output, started as `metrics.unwritten`, and the oracle's for the same data."""
+    """One run of a kernel: the device's output, started as `metrics.unwritten`, and the oracle's for the same data.
+
+    positive: the operands were drawn with `kernel_cases.draw(..., positive=True)`.
+    """
 
     got: np.ndarray
     want: np.ndarray
+    positive: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,8 +98,8 @@ Teacher = Callable[[Sequence[int]], np.ndarray]
 
 
 @dataclass
-class _Findings:
-    """What a gate gathers before it decides."""
+class Gathered:
+    """What a gate gathers before it decides: prefix -> source -> comparison, and failures of its own."""
 
     comparisons: dict[str, dict[str, Comparison]] = field(default_factory=dict)
     failures: list[NamedFailure] = field(default_factory=list)
@@ -109,7 +113,13 @@ class _Findings:
 
 def judge_oracle(subject: str, proof: OracleProof, policy: Policy) -> Verdict:
     """Phase 0: every key and tensor consumed, prefill equals decode, an independent implementation agrees."""
-    found = _Findings()
+    found = gather_oracle(proof, policy.limits)
+    return decide(f"phase0.{subject}", found.comparisons, policy, failures=found.failures)
+
+
+def gather_oracle(proof: OracleProof, limits: Limits) -> Gathered:
+    """The proof as "identity/<metric>", "independent/<metric>" and, for trained weights, "perplexity"."""
+    found = Gathered()
     for what, total, left in (
         ("keys of config.json", proof.keys_total, proof.keys_left),
         ("tensors", proof.tensors_total, proof.tensors_left),
@@ -118,7 +128,7 @@ def judge_oracle(subject: str, proof: OracleProof, policy: Policy) -> Verdict:
             found.fail(Failure.EMPTY, f"no {what} were counted")
         if left:
             found.fail(Failure.NOT_CONSUMED, f"{what} that nothing consumed: {', '.join(left[:5])}")
-    missing = [k for k in policy.limits.identity_steps if k not in proof.identity]
+    missing = [k for k in limits.identity_steps if k not in proof.identity]
     if missing:
         found.fail(Failure.TOO_FEW, f"prefill(n + k) against decode was not run for k = {missing}")
     for k, (prefill, decode) in proof.identity.items():
@@ -126,19 +136,26 @@ def judge_oracle(subject: str, proof: OracleProof, policy: Policy) -> Verdict:
     found.add("independent", "", compare_logits(proof.independent[1], proof.independent[0]))
     if proof.perplexity is not None:
         found.add("", "shipped text", Comparison({"perplexity": Figure(proof.perplexity)}, positions=1))
-    return decide(f"phase0.{subject}", found.comparisons, policy, failures=found.failures)
+    return found
 
 
 def judge_kernel(kernel: str, dispatches: Sequence[Dispatch], policy: Policy) -> Verdict:
     """Phase 1: one kernel at one shape; every dispatch is compared, and no result may be the one before it again."""
-    found = _Findings()
-    least = policy.limits.kernel_dispatches
+    found = gather_kernel(dispatches, policy.limits)
+    return decide(f"phase1.{kernel}", found.comparisons, policy, failures=found.failures)
+
+
+def gather_kernel(dispatches: Sequence[Dispatch], limits: Limits) -> Gathered:
+    """Metrics of signed data stand alone; those of positive data, where a kernel has such, under "positive/"."""
+    found = Gathered()
+    least = limits.kernel_dispatches
     if len(dispatches) < least:
         found.fail(Failure.TOO_FEW, f"{len(dispatches)} dispatches, at least {least} with changing data are needed")
     for index, dispatch in enumerate(dispatches):
-        found.add("", f"dispatch {index}", compare(dispatch.got, dispatch.want))
+        prefix = "positive" if dispatch.positive else ""
+        found.add(prefix, f"dispatch {index}", compare(dispatch.got, dispatch.want))
     found.failures += _stale(dispatches)
-    return decide(f"phase1.{kernel}", found.comparisons, policy, failures=found.failures)
+    return found
 
 
 def judge_block(
@@ -150,7 +167,13 @@ def judge_block(
         got, want: tap name within the layer -> values, from the same block input; k_rope and qkv.v [n, kv_heads, d],
             attn.out [n, heads, d], and input and residual2 [n, hidden], from which the update is made.
     """
-    found = _Findings()
+    found = gather_block(got, want, policy.limits)
+    return decide(f"phase2.{subject}.{precision}", found.comparisons, policy, failures=found.failures)
+
+
+def gather_block(got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray], limits: Limits) -> Gathered:
+    """Every tap of BLOCK_TAPS, as "<tap>/<metric>"."""
+    found = Gathered()
     for tap in BLOCK_TAPS:
         sides = [_tap(values, tap) for values in (got, want)]
         if sides[0] is None or sides[1] is None:
@@ -159,8 +182,8 @@ def judge_block(
         if tap != "update" and sides[1].ndim != 3:
             found.fail(Failure.SHAPE_MISMATCH, f"{tap}: oracle {list(sides[1].shape)}, expected [n, heads, head_dim]")
             continue
-        found.add(tap, tap, compare(sides[0], sides[1], min_positions=policy.limits.block_positions))
-    return decide(f"phase2.{subject}.{precision}", found.comparisons, policy, failures=found.failures)
+        found.add(tap, tap, compare(sides[0], sides[1], min_positions=limits.block_positions))
+    return found
 
 
 def judge_model(
@@ -176,7 +199,15 @@ def judge_model(
 
     A greedy run is judged at every step, also after its first divergence: the oracle is fed what the device chose.
     """
-    found, limits = _Findings(), policy.limits
+    found = gather_model(texts, greedy, repeat, teacher, policy.limits)
+    return decide(f"phase3.{subject}.{precision}", found.comparisons, policy, failures=found.failures)
+
+
+def gather_model(
+    texts: Sequence[TextRun], greedy: Sequence[GreedyRun], repeat: RepeatRun, teacher: Teacher, limits: Limits
+) -> Gathered:
+    """Teacher-forced texts as "text/<metric>", greedy runs as "decode/<metric>"; A, B, A has failures only."""
+    found = Gathered()
     _enough(found, "texts", [len(run.next_ids) for run in texts], limits.text_positions)
     _enough(found, "greedy runs", [len(run.ids) for run in greedy], limits.greedy_tokens)
     for run in texts:
@@ -184,7 +215,7 @@ def judge_model(
     for run in greedy:
         found.add("decode", run.name, _judge_greedy(found, run, teacher))
     _judge_repeat(found, repeat)
-    return decide(f"phase3.{subject}.{precision}", found.comparisons, policy, failures=found.failures)
+    return found
 
 
 def judge_runner(produced: Sequence[int], recorded: Sequence[int], policy: Policy) -> Verdict:
@@ -230,7 +261,7 @@ def _stale(dispatches: Sequence[Dispatch]) -> list[NamedFailure]:
     return failures
 
 
-def _enough(found: _Findings, what: str, counts: list[int], needed: tuple[int, ...]) -> None:
+def _enough(found: Gathered, what: str, counts: list[int], needed: tuple[int, ...]) -> None:
     """Runs sorted by length must each reach what is asked of the run of that rank."""
     if not any(counts):
         found.fail(Failure.EMPTY, f"no {what}")
@@ -240,7 +271,7 @@ def _enough(found: _Findings, what: str, counts: list[int], needed: tuple[int, .
         found.fail(Failure.TOO_FEW, f"{what} of lengths {ranked}, needed {list(needed)}")
 
 
-def _judge_greedy(found: _Findings, run: GreedyRun, teacher: Teacher) -> Comparison:
+def _judge_greedy(found: Gathered, run: GreedyRun, teacher: Teacher) -> Comparison:
     """The device's logits at each generated token against the oracle's after the same tokens."""
     if not run.ids or not run.prompt_ids:
         return Comparison(failures=(NamedFailure(Failure.EMPTY, f"{len(run.ids)} tokens generated"),))
@@ -273,7 +304,7 @@ def _with_gap(compared: Comparison, want: np.ndarray, ids: np.ndarray) -> Compar
     return Comparison(figures, (), compared.worst, compared.signed_bias, compared.positions)
 
 
-def _judge_repeat(found: _Findings, repeat: RepeatRun) -> None:
+def _judge_repeat(found: Gathered, repeat: RepeatRun) -> None:
     """The second A must be the first A again, bit for bit, and B must be something else."""
     first, between, again = repeat.ids
     if not first or not between or not again or any(logits.size == 0 for logits in repeat.logits):

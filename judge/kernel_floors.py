@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Phase 1's two numbers: each kernel as an honest core would compute it, and with one fault planted in its code.
+
+`run` is an independent model of the kernel's arithmetic: bf16 operands, FP32 accumulation, one rounding at each store.
+It is not the kernel and not the twin; it knows nothing of tiles or layouts. A fault's name selects a wrong line in it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from judge.kernel_cases import EPS, Operands, Shape, rope_table
+from judge.rounding import quantise_bfp16, round_bf16
+
+# Elements of K that one instruction takes, and the K tile after which a wrong kernel rounds its accumulator.
+STEP = 8
+K_TILE = 64
+KEY_BLOCK = 32
+
+_ROUNDING = ("floor_rounding", "cut_rounding")
+FAULTS: dict[str, tuple[str, ...]] = {
+    "gemm_bf16": (*_ROUNDING, "bf16_accumulation", "tail_dropped", "padding_leaks", "tiles_swapped"),
+    "gemm_bfp16": ("floor_rounding", "bf16_accumulation", "tail_dropped", "padding_leaks", "tiles_swapped"),
+    "gemv": (*_ROUNDING, "bf16_accumulation", "tail_dropped", "padding_leaks"),
+    "lm_head": ("bf16_logits", "bf16_accumulation", "tail_dropped", "padding_leaks"),
+    "rmsnorm": (*_ROUNDING, "eps_wrong", "mean_over_padding", "weight_plus_one"),
+    "rope": ("floor_rounding", "interleaved", "position_late", "sine_negated"),
+    "silu_mul": (*_ROUNDING, "operands_swapped", "gelu_for_silu"),
+    "add": (*_ROUNDING, "operand_dropped"),
+    "attention_prefill": (*_ROUNDING, "bf16_accumulation", "mask_ahead", "mask_behind", "kv_tiled", "scale_missing"),
+    "attention_decode": (*_ROUNDING, "key_too_few", "key_too_many", "kv_tiled", "merge_unscaled"),
+}
+FAULTS["attention_prefill_bfp16"] = tuple(f for f in FAULTS["attention_prefill"] if f != "cut_rounding")
+# Faults that a bfp16 product's own error hides; the same store code runs in the bf16 kernel, whose gate shows them.
+ELSEWHERE: dict[str, dict[str, str]] = {
+    "gemm_bfp16": {"floor_rounding": "phase1.gemm_bf16"},
+    "attention_prefill_bfp16": {
+        "floor_rounding": "phase1.attention_prefill",
+        "bf16_accumulation": "phase1.attention_prefill",
+    },
+}
+
+
+def shows(fault: str, shape: Shape) -> bool:
+    """Whether a shape can show a fault: a bf16 accumulator needs several roundings to differ from one."""
+    return fault != "bf16_accumulation" or shape.inner >= 512 or shape.keys >= 256
+
+
+def run(kernel: str, operands: Operands, fault: str = "") -> np.ndarray:
+    """The kernel's output: FP32 values, bf16 ones where the kernel stores bf16."""
+    if kernel.startswith("attention"):
+        return _attention(operands, fault, bfp16=kernel.endswith("_bfp16"))
+    if kernel == "rmsnorm":
+        return _rms_norm(operands, fault)
+    if kernel == "rope":
+        return _rope(operands, fault)
+    if kernel == "silu_mul":
+        return _silu_mul(operands, fault)
+    if kernel == "add":
+        b = np.zeros_like(operands["b"]) if fault == "operand_dropped" else operands["b"]
+        return _store(operands["a"] + b, fault)
+    total = _product(operands["a"], operands["b"], fault, bfp16=kernel == "gemm_bfp16")
+    if kernel == "lm_head":
+        return round_bf16(total) if fault == "bf16_logits" else total
+    return _store(total, fault)
+
+
+def _store(x: np.ndarray, fault: str) -> np.ndarray:
+    return round_bf16(x, {"floor_rounding": "floor", "cut_rounding": "zero"}.get(fault, "even"))
+
+
+def _product(a: np.ndarray, b: np.ndarray, fault: str, *, bfp16: bool) -> np.ndarray:
+    """a [M, K] times b [N, K] transposed, accumulated in FP32 in the order of K: the least accurate honest order."""
+    if fault == "tail_dropped":
+        a, b = a[:, :-STEP], b[:, :-STEP]
+    if fault == "padding_leaks":  # eight K rows of padding that hold an old tile instead of zeros
+        a, b = np.concatenate([a, a[:, :STEP]], axis=1), np.concatenate([b, b[:, :STEP]], axis=1)
+    if fault == "tiles_swapped":
+        b = np.concatenate([b[STEP : 2 * STEP], b[:STEP], b[2 * STEP :]])
+    if bfp16:
+        a, b = quantise_bfp16(a), quantise_bfp16(b)
+    total = np.zeros((len(a), len(b)), np.float32)
+    for start in range(0, a.shape[1], STEP):
+        total += a[:, start : start + STEP] @ b[:, start : start + STEP].T
+        if fault == "bf16_accumulation" and (start + STEP) % K_TILE == 0:
+            total = round_bf16(total)
+    return total
+
+
+def _rms_norm(x: Operands, fault: str) -> np.ndarray:
+    rows, gamma = x["x"], x["gamma"]
+    width = rows.shape[1] + (64 if fault == "mean_over_padding" else 0)
+    eps = np.float32(1e-6 if fault == "eps_wrong" else EPS)
+    scale = 1 / np.sqrt((rows * rows).sum(axis=1, keepdims=True) / np.float32(width) + eps)
+    return _store(rows * scale * (gamma + 1 if fault == "weight_plus_one" else gamma), fault)
+
+
+def _rope(x: Operands, fault: str) -> np.ndarray:
+    values, table = x["x"], x["cos_sin"]
+    dim = values.shape[2]
+    if fault == "position_late":
+        first = int(x["first"]) + 1
+        table = rope_table(np.arange(first, first + len(values)), dim)
+    cos, sin = table[:, None, : dim // 2], table[:, None, dim // 2 :]
+    sin = -sin if fault == "sine_negated" else sin
+    pairs = (
+        (slice(0, None, 2), slice(1, None, 2)) if fault == "interleaved" else (slice(dim // 2), slice(dim // 2, dim))
+    )
+    out = np.empty_like(values)
+    out[..., pairs[0]] = values[..., pairs[0]] * cos - values[..., pairs[1]] * sin
+    out[..., pairs[1]] = values[..., pairs[1]] * cos + values[..., pairs[0]] * sin
+    return _store(out, fault)
+
+
+def _silu_mul(x: Operands, fault: str) -> np.ndarray:
+    """tanh is a hardware vector operation with a bf16 result: silu(g) u = g u (1 + tanh(g / 2)) / 2."""
+    gate, up = (x["b"], x["a"]) if fault == "operands_swapped" else (x["a"], x["b"])
+    if fault == "gelu_for_silu":
+        inner = np.float32(0.7978845608) * (gate + np.float32(0.044715) * gate**3)
+    else:
+        inner = gate / 2
+    return _store(gate * up * (1 + round_bf16(np.tanh(inner))) / 2, fault)
+
+
+def _attention(x: Operands, fault: str, *, bfp16: bool) -> np.ndarray:
+    q, k, v = x["q"], x["k"], x["v"]
+    (rows, heads, _), (keys, groups, _) = q.shape, k.shape
+    if fault == "key_too_many":  # the row after the last valid one, left over from an earlier sequence
+        k, v = np.concatenate([k, k[:1]]), np.concatenate([v, -v[:1]])
+    shift = {"mask_ahead": 1, "mask_behind": -1, "key_too_few": -1, "key_too_many": 1}.get(fault, 0)
+    # A query always sees one key at least, as the first row of a causal mask that is one too strict would not.
+    last = np.maximum(np.arange(keys - rows, keys) + shift, 0)
+    visible = np.arange(len(k))[None, :] <= last[:, None]
+    out = np.empty_like(q)
+    for head in range(heads):
+        group = head % groups if fault == "kv_tiled" else head // (heads // groups)
+        out[:, head] = _head(q[:, head], k[:, group], v[:, group], visible, fault, bfp16)
+    return _store(out, fault)
+
+
+def _head(q: np.ndarray, k: np.ndarray, v: np.ndarray, visible: np.ndarray, fault: str, bfp16: bool) -> np.ndarray:
+    """Blocks of keys with running maximum, sum and accumulator in FP32; probabilities are bf16, as exp2 delivers them."""
+    scale = np.float32(1 if fault == "scale_missing" else q.shape[1] ** -0.5)
+    top = np.full((len(q), 1), -1e30, np.float32)
+    total, mass = np.zeros_like(q), np.zeros((len(q), 1), np.float32)
+    for start in range(0, len(k), KEY_BLOCK):
+        part = slice(start, start + KEY_BLOCK)
+        scores = (quantise_bfp16(q) @ quantise_bfp16(k[part]).T if bfp16 else q @ k[part].T) * scale
+        scores = np.where(visible[:, part], scores, np.float32(-1e30))
+        new = np.maximum(top, scores.max(axis=1, keepdims=True))
+        weight = np.where(visible[:, part], round_bf16(np.exp(scores - new)), np.float32(0))
+        shrink = np.float32(1) if fault == "merge_unscaled" else np.exp(top - new)
+        value = v[part]
+        add = quantise_bfp16(weight) @ quantise_bfp16(value.T).T if bfp16 else weight @ value
+        total, mass = total * shrink + add, mass * shrink + weight.sum(axis=1, keepdims=True)
+        if fault == "bf16_accumulation":
+            total, mass = round_bf16(total), round_bf16(mass)
+        top = new
+    return total / mass

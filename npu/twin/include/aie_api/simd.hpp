@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Host vectors of a few lanes: the compiler's own vector type, loaded and stored by copying bytes.
+//
+// All arithmetic is lane by lane IEEE 754 in the order written (-ffp-contract=off), so that results have the same
+// bits with every compiler, optimisation level and instruction set.
+
+#pragma once
+
+#include <cstdint>
+
+#include "core_state.hpp"
+
+namespace twin {
+
+template <typename T, unsigned Lanes>
+struct simd_type {
+  typedef T type __attribute__((vector_size(Lanes * sizeof(T))));
+};
+
+/// A host vector of `Lanes` elements.
+template <typename T, unsigned Lanes>
+using simd = typename simd_type<T, Lanes>::type;
+
+/// Lanes handled at once: eight, a full AVX2 register of floats, or all when there are fewer.
+template <unsigned Elems>
+inline constexpr unsigned lanes = Elems < 8 ? Elems : 8;
+
+template <typename V>
+TWIN_INLINE V load(const void *from) {
+  V value;
+  __builtin_memcpy(&value, from, sizeof(V));
+  return value;
+}
+
+template <typename V>
+TWIN_INLINE void store(void *to, V value) {
+  __builtin_memcpy(to, &value, sizeof(V));
+}
+
+/// `yes` where the mask's lane is all ones, `no` where it is zero.
+template <typename M, typename V>
+TWIN_INLINE V blend(M mask, V yes, V no) {
+  return (V)(((M)yes & mask) | ((M)no & ~mask));
+}
+
+template <typename To, typename From>
+TWIN_INLINE To bit_cast(const From &from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  __builtin_memcpy(&to, &from, sizeof(To));
+  return to;
+}
+
+}  // namespace twin

@@ -68,6 +68,7 @@ class ModelSession:
         progress("compiling kernels for the device")
         self.session = device.open(self.artifact)
         self.host_bytes = 0
+        self.host_bytes_per_token = 0  # of the last decode step
         self._allocate(progress)
         self.length = 0  # keys in the cache
 
@@ -163,22 +164,25 @@ class ModelSession:
     def decode(self, token: int) -> np.ndarray:
         """One token at the next position; returns FP32 logits [vocab] and appends its K and V rows."""
         hidden = self.packer.embedding(np.asarray([token]))
-        entry = self._decode_rows(hidden)
+        entry = self.decode_rows(hidden)
         return self.read(entry.values["logits"], (self.plan.widths.vocab_valid,))
 
-    def _decode_rows(self, hidden: np.ndarray) -> Entry:
+    def decode_rows(self, hidden: np.ndarray) -> Entry:
+        """One step from a given input row [1, padded hidden], bf16; returns the entry that ran."""
         position = self.length
         if position >= self.plan.choices.context:
             raise Refusal(
                 f"position {position}", expected=f"below the cache's capacity {self.plan.choices.context}", where="decode",
                 next_step="shorten the prompt or deploy with a larger --context",
             )  # fmt: skip
+        before = self.host_bytes
         bucket = next(b for b in sorted(self.plan.choices.decode_buckets) if b >= position)
         entry = self.plan.entry(f"decode_{bucket}")
         self.write(entry.values["input"], hidden)
         self.write(entry.values["params"], self._params(position))
         self.session.run(entry.name)
         self.append_decode(entry, position)
+        self.host_bytes_per_token = self.host_bytes - before
         return entry
 
     def _params(self, position: int) -> np.ndarray:

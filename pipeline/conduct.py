@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conducting a deployment: which phase is next, running it, recording its gate, and what to do after a failure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from types import ModuleType
+
+from judge import evidence
+from judge.diagnosis import diagnose
+from judge.evidence import Entry, Kind, WallTime
+from npu.device import DeviceFault
+from pipeline import documents
+from pipeline.context import PhaseContext
+from pipeline.deployment import Deployment, State
+from pipeline.phases import block, integrate, kernels, model, oracle
+from pipeline.phases.outcome import Outcome, summary
+from refusal import Refusal
+
+PHASES: dict[int, tuple[str, ModuleType]] = {
+    0: ("CPU oracle", oracle),
+    1: ("kernels", kernels),
+    2: ("single block", block),
+    3: ("full model", model),
+    6: ("integration", integrate),
+}
+SKILLS = {0: "phase-0-oracle", 1: "phase-1-kernels", 2: "phase-2-block", 3: "phase-3-model", 6: "phase-6-integrate"}
+NEXT_DONE = "scripts/generate.py {name} --prompt TEXT"
+
+
+def pending(deployment: Deployment) -> list[int]:
+    """The phases still to pass, in order. A phase counts as passed only with all phases before it."""
+    passed = deployment.passed()
+    for position, phase in enumerate(PHASES):
+        if phase not in passed:
+            return list(PHASES)[position:]
+    return []
+
+
+def conduct(ctx: PhaseContext, until: int | None = None) -> int:
+    """Run the pending phases, up to `until`; returns an exit code: 0 passed, 1 a gate failed, 3 a human is needed."""
+    deployment = ctx.deployment
+    for phase in pending(deployment):
+        if until is not None and phase > until:
+            break
+        code = run_phase(ctx, phase)
+        if code:
+            return code
+    finish(ctx)
+    return 0
+
+
+def run_phase(ctx: PhaseContext, phase: int) -> int:
+    """Run one phase and append its record, whatever comes out."""
+    deployment, (title, module) = ctx.deployment, PHASES[phase]
+    missing = [earlier for earlier in PHASES if earlier < phase and earlier not in deployment.passed()]
+    if missing:
+        raise Refusal(
+            f"phase {phase} before phase {missing[0]}", expected="the phases in order", where=deployment.name,
+            next_step=f"scripts/deploy.py --name {deployment.name}",
+        )  # fmt: skip
+    _state(deployment, lambda s: replace_phase(s, phase, "running", f"phase {phase}: {title}"))
+    started = time.monotonic()
+    try:
+        outcome = module.run(ctx)
+    except DeviceFault as fault:
+        return _fault(ctx, phase, str(fault), time.monotonic() - started)
+    outcome.wall = WallTime(run=round(time.monotonic() - started, 3))
+    record = evidence.append(deployment.evidence, outcome.record(phase, ctx))
+    for lesson in outcome.data.get("lessons", []):
+        evidence.append(deployment.evidence, Entry(Kind.LESSON, lesson["subject"], lesson))
+    return _conclude(ctx, phase, outcome, record.hash)
+
+
+def _conclude(ctx: PhaseContext, phase: int, outcome: Outcome, record: str) -> int:
+    name = ctx.deployment.name
+    if outcome.passed:
+        ctx.progress(f"phase {phase}: PASSED ({len(outcome.verdicts)} gates, record {record[:12]})")
+        following = [later for later in PHASES if later > phase]
+        step = f"scripts/deploy.py --name {name} --phase {following[0]}" if following else NEXT_DONE.format(name=name)
+        _state(ctx.deployment, lambda s: replace_phase(s, phase, "passed", f"phase {phase} passed", step))
+        documents.write(ctx.deployment)
+        return 0
+    failed = [(label, verdict) for label, verdict in outcome.verdicts.items() if not verdict.passed]
+    for label, verdict in failed:
+        ctx.progress(f"phase {phase}: FAILED: {label}")
+        for line in verdict.lines():
+            ctx.progress(f"  {line}")
+    finding = diagnose(failed[0][1])
+    step = f"skill {finding.skill}" if finding.skill else f"scripts/ask.py --name {name} QUESTION"
+    ctx.progress(f"phase {phase}: {finding.reason}")
+    _state(ctx.deployment, lambda s: replace_phase(s, phase, "failed", f"phase {phase} failed: {finding.reason}", step))
+    documents.write(ctx.deployment)
+    return 1
+
+
+def _fault(ctx: PhaseContext, phase: int, text: str, seconds: float) -> int:
+    """A dispatch did not complete: that is a failed gate, with the device's own account of it."""
+    body = {"passed": False, "fault": text[:8000], "gates": {}, "data": {}}
+    entry = Entry(
+        Kind.GATE, f"phase-{phase}", body, inputs=ctx.description.inputs, device=ctx.device.name,
+        wall=WallTime(run=round(seconds, 3)), synthetic_weights=ctx.description.synthetic,
+    )  # fmt: skip
+    evidence.append(ctx.deployment.evidence, entry)
+    ctx.progress(f"phase {phase}: FAILED: the device did not complete a dispatch")
+    ctx.progress(text)
+    _state(
+        ctx.deployment,
+        lambda s: replace_phase(s, phase, "failed", f"phase {phase}: device fault", "skill debug-resources"),
+    )
+    documents.write(ctx.deployment)
+    return 1
+
+
+def finish(ctx: PhaseContext) -> None:
+    """After the last phase: freeze, take the marker away, write the documents."""
+    deployment = ctx.deployment
+    if pending(deployment):
+        return
+    state = deployment.state()
+    if not state.frozen:
+        chain = evidence.verify_chain(deployment.evidence)
+        evidence.append(
+            deployment.evidence,
+            Entry(Kind.FREEZE, "frozen", {"head": chain.head, "partial": deployment.description.partial},
+                  inputs=ctx.description.inputs),
+        )  # fmt: skip
+        _state(
+            deployment, lambda s: replace(s, frozen=True, detail="frozen", next=NEXT_DONE.format(name=deployment.name))
+        )
+    deployment.end_marker()
+    documents.write(deployment)
+
+
+def replace_phase(state: State, phase: int, status: str, detail: str, step: str = "") -> State:
+    """The state with one phase's status, the last detail and the next step."""
+    phases = state.phases | {str(phase): status}
+    return replace(state, phases=phases, detail=detail, next=step or state.next)
+
+
+def _state(deployment: Deployment, change: Callable[[State], State]) -> None:
+    deployment.save(change(deployment.state()))
+
+
+__all__ = ["PHASES", "SKILLS", "conduct", "finish", "pending", "run_phase", "summary"]

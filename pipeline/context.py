@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a phase works with, opened once and shared: model, oracle, device, session, policy, progress."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from judge.fixture import write_fixture
+from judge.policy import Policy, load_policy
+from npu.device import Device
+from pipeline.deployment import Deployment, Description
+from pipeline.model_session import ModelSession
+from planner.plan import Choices
+from reference.oracle.config import ModelConfig, load_config
+from reference.oracle.decoder import Decoder
+from reference.oracle.tensors import open_weights
+from reference.oracle.weights import Weights
+
+CACHE_VARIABLE = "LLM_TO_NPU_CACHE"
+
+
+def cache_directory() -> Path:
+    """Where programs, compiled kernels and schedules are kept: the environment's choice, or deployments/.cache."""
+    return Path(os.environ.get(CACHE_VARIABLE, "deployments/.cache")).absolute()
+
+
+@dataclass
+class Subject:
+    """A model under test: the one that is deployed ("model"), or the pack's own fixture ("fixture")."""
+
+    name: str
+    config: ModelConfig
+    weights: Weights
+    choices: Choices
+    device: Device
+    cache: Path
+    progress: Callable[[str], None]
+    _sessions: dict[Choices, ModelSession] = field(default_factory=dict)
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        """The FP32 oracle."""
+        return Decoder(self.config, self.weights)
+
+    @property
+    def layers(self) -> int:
+        """How many layers the deployment has: fewer than the model's where it is partial."""
+        chosen = self.choices.layers
+        return self.config.num_hidden_layers if chosen is None else len(chosen)
+
+    def session(self, choices: Choices | None = None) -> ModelSession:
+        """The model on the device under the given choices; opened once for each."""
+        choices = choices or self.choices
+        key = repr(choices)
+        if key not in self._sessions:
+            self._sessions[key] = ModelSession(
+                self.config, self.weights, self.device, choices, cache=self.cache, progress=self.progress
+            )
+        return self._sessions[key]
+
+    def logits(self, ids: list[int]) -> np.ndarray:
+        """Oracle logits [n, vocab] in FP32 from an empty cache."""
+        cache = self.decoder.new_cache(len(ids))
+        return self.decoder.prefill(ids, cache=cache, layers=self.choices.layers and self.layers)
+
+
+@dataclass
+class PhaseContext:
+    """Everything a phase may use."""
+
+    deployment: Deployment
+    device: Device
+    cache: Path
+    progress: Callable[[str], None]
+    policy: Policy = field(default_factory=load_policy)
+
+    @property
+    def description(self) -> Description:
+        return self.deployment.description
+
+    @cached_property
+    def model(self) -> Subject:
+        """The deployed model."""
+        config = load_config(Path(self.description.model_dir), self.description.accepted_keys)
+        return self._subject("model", config, self.description.choices)
+
+    @cached_property
+    def fixture(self) -> Subject:
+        """The pack's own fixture model, which every deployment also runs: synthetic weights."""
+        folder = self.cache / "fixture"
+        write_fixture(folder)
+        choices = replace(self.description.choices, layers=None, context=1024, prefill_buckets=(64, 512),
+                          decode_buckets=(256, 1024))  # fmt: skip
+        return self._subject("fixture", load_config(folder), choices)
+
+    def _subject(self, name: str, config: ModelConfig, choices: Choices) -> Subject:
+        return Subject(name, config, open_weights(config), choices, self.device, self.cache, self.progress)

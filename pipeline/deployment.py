@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A deployment: one folder under deployments/ in the user's working directory, and what has been done in it.
+
+    deployment.json   what is deployed: model directory, name, device, choices, hashes; written once by `deploy`
+    state.json        phase -> status, and the worker's last word
+    evidence.jsonl    the chain of records; a phase is passed only if its gate record says so
+    UNDER_WAY         the marker: from `deploy` until phase 6 passed or `abandon`; names process, time, pack hash
+    plan.md issues.md perf_opt_traj.md    written from the evidence
+
+Everything but the chain can be made again from it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from judge import evidence
+from pipeline.files import read_json, write_json, write_whole
+from planner.plan import Choices
+from refusal import Refusal
+
+ROOT = Path("deployments")
+MARKER = "UNDER_WAY"
+
+
+@dataclass(frozen=True)
+class Description:
+    """What `deploy` was asked for. Paths are absolute; `inputs` are SHA-256 of config and weight files."""
+
+    name: str
+    model_dir: str
+    device: str
+    choices: Choices
+    inputs: dict[str, str]
+    synthetic: bool
+    provenance: str
+    accepted_keys: tuple[str, ...] = ()
+
+    @property
+    def partial(self) -> bool:
+        """Only some layers: never proven."""
+        return self.choices.layers is not None
+
+
+@dataclass
+class State:
+    """phases: number (as text) -> "passed" | "failed" | "running"; detail: one line of the last step."""
+
+    phases: dict[str, str] = field(default_factory=dict)
+    detail: str = ""
+    next: str = ""
+    question: str | None = None
+    frozen: bool = False
+    abandoned: bool = False
+
+
+class Deployment:
+    """A deployment folder.
+
+    Args:
+        folder: deployments/<name>.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        raw = read_json(folder / "deployment.json")
+        if raw is None:
+            there = sorted(path.parent.name for path in folder.parent.glob("*/deployment.json"))
+            raise Refusal(
+                f"no deployment {folder.name!r}", expected=f"one of {', '.join(there)}" if there else "one that was started",
+                where=str(folder.parent), next_step="scripts/deploy.py MODEL",
+            )  # fmt: skip
+        self.description = msgspec.convert(raw, Description)
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def evidence(self) -> Path:
+        return self.folder / "evidence.jsonl"
+
+    @property
+    def marker(self) -> Path:
+        return self.folder / MARKER
+
+    @staticmethod
+    def start(description: Description, root: Path = ROOT, pack_hash: str = "") -> Deployment:
+        """Make the folder, or take up the one that is there if it describes the same deployment.
+
+        Raises:
+            Refusal: the folder holds another model, device or choice.
+        """
+        folder = root / description.name
+        path = folder / "deployment.json"
+        before = read_json(path)
+        wanted = msgspec.to_builtins(description)
+        if before is None:
+            write_json(path, wanted)
+        elif before != wanted:
+            differing = sorted(key for key in wanted if before.get(key) != wanted[key])
+            raise Refusal(
+                f"deployment {description.name!r} exists with another {', '.join(differing)}",
+                expected="the same model, device and choices", where=str(folder),
+                next_step=f"--name NEW, or scripts/abandon.py {description.name} and remove the folder",
+            )  # fmt: skip
+        deployment = Deployment(folder)
+        state = deployment.state()
+        if not state.frozen and not state.abandoned:
+            write_json(
+                deployment.marker, {"pid": os.getpid(), "time": now(), "pack": pack_hash, "name": description.name}
+            )
+        return deployment
+
+    def state(self) -> State:
+        """The state as last written; an empty one before the first phase."""
+        raw = read_json(self.folder / "state.json")
+        return State() if raw is None else msgspec.convert(raw, State)
+
+    def save(self, state: State) -> None:
+        """Write the state, whole."""
+        write_json(self.folder / "state.json", asdict(state))
+
+    def passed(self) -> dict[int, evidence.Record]:
+        """Phase -> its last gate record, for phases whose last record says that they passed.
+
+        Read from the evidence, never from state.json.
+        """
+        last: dict[int, evidence.Record] = {}
+        for record in evidence.records(self.evidence):
+            if record.entry.kind == evidence.Kind.GATE and record.entry.subject.startswith("phase-"):
+                last[int(record.entry.subject.removeprefix("phase-"))] = record
+        return {phase: record for phase, record in last.items() if record.entry.body.get("passed") is True}
+
+    def end_marker(self) -> None:
+        """The deployment is no longer under way."""
+        self.marker.unlink(missing_ok=True)
+
+    def log(self, line: str) -> None:
+        """Append a line to the worker's log; lost lines do no harm, so it is not synced."""
+        with (self.folder / "worker.log").open("a") as stream:
+            stream.write(f"{now()} {line}\n")
+
+    def write(self, relative: str, text: str) -> Path:
+        """Write a text file of the deployment, whole."""
+        path = self.folder / relative
+        write_whole(path, text)
+        return path
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def slug(text: str) -> str:
+    """A folder name from a model's name: lower case, digits, dots and hyphens."""
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.") or "model"
+
+
+def find(name: str | None, root: Path = ROOT) -> Deployment:
+    """The deployment called `name`; without a name the only one that is under way (or the only one there is).
+
+    Raises:
+        Refusal: there is none, or several.
+    """
+    if name:
+        return Deployment(root / name)
+    folders = sorted(path.parent for path in root.glob("*/deployment.json"))
+    under_way = [folder for folder in folders if (folder / MARKER).exists()]
+    for group in (under_way, folders):
+        if len(group) == 1:
+            return Deployment(group[0])
+    raise Refusal(
+        f"{len(folders)} deployments, {len(under_way)} under way", expected="a name",
+        where=str(root), next_step=f"name one of: {', '.join(f.name for f in folders)}" if folders else "scripts/deploy.py MODEL",
+    )  # fmt: skip

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The phases, one module each: what is run, and which gate judges it."""

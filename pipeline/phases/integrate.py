@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Phase 6: the one runner repeats the recorded tokens from a fresh session, and what was learnt is harvested."""
+
+from __future__ import annotations
+
+from judge.evidence import Entry, Kind, records
+from judge.gates import judge_runner
+from pipeline.context import PhaseContext
+from pipeline.phases.outcome import Outcome
+from pipeline.runner import Runner
+from refusal import Refusal
+
+TOKENS = 32
+
+
+def run(ctx: PhaseContext) -> Outcome:
+    """Judge the runner against the tokens that phase 3 recorded."""
+    record = ctx.deployment.passed().get(3)
+    if record is None:
+        raise Refusal(
+            "phase 3 has not passed",
+            expected="its greedy tokens",
+            where="phase 6",
+            next_step="scripts/deploy.py --phase 3",
+        )
+    recorded = record.entry.body["data"]["greedy"]
+    outcome = Outcome()
+    ctx.progress(f"phase 6: {TOKENS} tokens by the runner from a fresh session")
+    runner = Runner.open(ctx.deployment, ctx.device, ctx.cache, ctx.progress)
+    produced = [token for token, _ in runner.stream(recorded["prompt_ids"], TOKENS, stop=False)]
+    outcome.add("runner", judge_runner(produced, recorded["ids"][:TOKENS], ctx.policy), ctx.model)
+    outcome.inputs["artifact model"] = runner.session.artifact.key
+    outcome.data["lessons"] = harvest(ctx)
+    return outcome
+
+
+def harvest(ctx: PhaseContext) -> list[Entry]:
+    """Lessons of this deployment: every failed gate that a later record of the same phase turned into a passed one."""
+    failed: dict[str, int] = {}
+    lessons = []
+    for record in records(ctx.deployment.evidence):
+        entry = record.entry
+        if entry.kind != Kind.GATE:
+            continue
+        if not entry.body["passed"]:
+            failed[entry.subject] = record.sequence
+        elif entry.subject in failed:
+            lessons.append({"subject": entry.subject, "failed": failed.pop(entry.subject), "passed": record.sequence})
+    return lessons

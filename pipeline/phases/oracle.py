@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Phase 0: the FP32 oracle proves itself before anything is compared with it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from judge.gates import OracleProof, judge_oracle
+from judge.logits import perplexity
+from judge.rounding_oracle import Numerics, RoundingDecoder
+from pipeline.context import PhaseContext, Subject
+from pipeline.phases.outcome import Outcome
+from pipeline.texts import text_ids
+from reference.oracle.keys import read_json_object
+
+INDEPENDENT_POSITIONS = 48
+TEXT_POSITIONS = 512
+
+
+def run(ctx: PhaseContext) -> Outcome:
+    """Judge the oracle of the model and of the fixture."""
+    outcome = Outcome()
+    for subject in (ctx.fixture, ctx.model):
+        ctx.progress(f"phase 0: oracle of the {subject.name}")
+        trained = subject.name == "model" and not ctx.description.synthetic
+        proof = prove(subject, trained=trained)
+        outcome.add(subject.name, judge_oracle(subject.name if trained else "fixture", proof, ctx.policy), None)
+    return outcome
+
+
+def prove(subject: Subject, *, trained: bool) -> OracleProof:
+    """What can be shown about an oracle without another model: see judge.gates.OracleProof."""
+    ids = text_ids(subject, 0, TEXT_POSITIONS + 1)
+    decoder = subject.decoder
+    config = subject.config
+    independent = RoundingDecoder(config, subject.weights, Numerics()).logits(ids[:INDEPENDENT_POSITIONS])
+    raw = read_json_object(config.model_dir / "config.json")
+    # load_config and open_weights refuse what nothing consumes, so nothing is left once they return.
+    return OracleProof(
+        keys_total=len(raw),
+        keys_left=(),
+        tensors_total=len(subject.weights.names),
+        tensors_left=(),
+        identity={steps: _identity(subject, ids, steps) for steps in (1, 2, 17)},
+        independent=(decoder.prefill(ids[:INDEPENDENT_POSITIONS], cache=decoder.new_cache()), independent),
+        perplexity=_perplexity(subject, ids) if trained else None,
+    )
+
+
+def _identity(subject: Subject, ids: list[int], steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Logits of prefill(n + k) and of prefill(n) followed by k decode steps: the last k rows of both."""
+    decoder, first = subject.decoder, 24
+    whole = decoder.prefill(ids[: first + steps], cache=decoder.new_cache())
+    cache = decoder.new_cache()
+    decoder.prefill(ids[:first], cache=cache)
+    stepped = [decoder.decode(token, cache=cache) for token in ids[first : first + steps]]
+    return whole[first:], np.stack(stepped)
+
+
+def _perplexity(subject: Subject, ids: list[int]) -> float:
+    decoder = subject.decoder
+    logits = decoder.prefill(ids[:-1], cache=decoder.new_cache())
+    return perplexity(logits, np.asarray(ids[1:]))

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Token ids that the gates run on: shipped public-domain texts and fixed prompts; drawn ids for a model without tokenizer."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.context import Subject
+from reference.oracle.tokenizer import Tokenizer
+from refusal import Refusal
+
+TEXTS = Path(__file__).parent.parent / "reference" / "texts"
+PROMPTS = Path(__file__).parent.parent / "judge" / "prompts" / "prompts.toml"
+DRAWN_PROMPT = 24  # tokens of a drawn prompt
+
+
+def text_ids(subject: Subject, index: int, count: int) -> list[int]:
+    """The first `count` token ids of shipped text `index`; drawn uniformly (seed 1000 + index) without a tokenizer.
+
+    Raises:
+        Refusal: the text is shorter than that for this tokenizer.
+    """
+    tokenizer = tokenizer_of(subject)
+    if tokenizer is None:
+        return _drawn(subject, 1000 + index, count)
+    ids = tokenizer.encode(_text(index))
+    if len(ids) < count:
+        raise Refusal(f"text {index + 1} has {len(ids)} tokens", expected=f"at least {count}", where=str(TEXTS))
+    return ids[:count]
+
+
+def prompt_ids(subject: Subject, index: int) -> list[int]:
+    """Token ids of greedy prompt `index`, in the model's chat template where it has one."""
+    tokenizer = tokenizer_of(subject)
+    if tokenizer is None:
+        return _drawn(subject, 2000 + index, DRAWN_PROMPT + 7 * index)
+    prompt = tomllib.loads(PROMPTS.read_text())["greedy"][index]["text"]
+    return tokenizer.encode(prompt)
+
+
+def tokenizer_of(subject: Subject) -> Tokenizer | None:
+    """The subject's tokenizer, None where its directory has none."""
+    directory = subject.config.model_dir
+    return Tokenizer.open(directory, subject.config) if (directory / "tokenizer.json").exists() else None
+
+
+def _text(index: int) -> str:
+    sources = tomllib.loads((TEXTS / "sources.toml").read_text())["text"]
+    return (TEXTS / sources[index]["file"]).read_text()
+
+
+def _drawn(subject: Subject, seed: int, count: int) -> list[int]:
+    rng = np.random.default_rng(seed)
+    return [int(token) for token in rng.integers(0, subject.config.vocab_size, count)]

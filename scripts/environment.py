@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pack's own Python environment: found or made, then entered. Standard library only; works on any Python 3.
+
+A verb calls `enter()` first. What is missing is named together, before any work. The environment lives in the plugin's data
+folder (CLAUDE_PLUGIN_DATA) when Claude Code runs the pack, else in .venv of the pack, else in the user's cache.
+"""
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+PACK = Path(__file__).resolve().parent.parent
+NEED_PYTHON = (3, 11)
+NEED_BYTES = 500 << 20
+STAMP = "llm-to-npu-dependencies"
+
+
+def enter() -> None:
+    """Go on inside the environment: returns in it, and replaces the process by one in it otherwise."""
+    sys.path.insert(0, str(PACK))
+    folder = location()
+    if Path(sys.prefix).resolve() == folder.resolve() and _stamp(folder) == wanted():
+        return
+    if _stamp(folder) != wanted():
+        make(folder)
+    python = folder / "bin" / "python"
+    os.execv(str(python), [str(python), *sys.orig_argv[1:]] if hasattr(sys, "orig_argv") else [str(python), *sys.argv])
+
+
+def location() -> Path:
+    """Where the environment is, or will be made."""
+    data = os.environ.get("CLAUDE_PLUGIN_DATA")
+    if data:
+        return Path(data) / "venv"
+    if os.access(PACK, os.W_OK):
+        return PACK / ".venv"
+    return Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))) / "llm-to-npu" / "venv"
+
+
+def missing(folder: Path) -> list:
+    """What stands in the way, each with what to do: all of it, not only the first."""
+    found = []
+    if sys.version_info < NEED_PYTHON:
+        found.append(
+            f"Python {platform.python_version()}: 3.11 or newer is needed (run the verb with python3.11 or newer)"
+        )
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        found.append(
+            f"{sys.platform} {platform.machine()}: Linux on x86-64 is needed (the twin compiles kernels for it)"
+        )
+    try:
+        import ensurepip  # noqa: F401  Debian ships venv without it
+        import venv  # noqa: F401
+    except ImportError:
+        found.append("the venv module: apt-get install python3-venv")
+    if not any(shutil.which(name) for name in ("g++", "clang++")):
+        found.append("a C++20 compiler: apt-get install g++ (or pip install ziglang, 101 MB, 411 MB installed)")
+    place = folder
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < NEED_BYTES:
+        found.append(f"disk: {free >> 20} MiB free at {place}, {NEED_BYTES >> 20} MiB are needed")
+    return found
+
+
+def dependencies() -> list:
+    """The run-time requirements of pyproject.toml."""
+    import tomllib
+
+    return tomllib.loads((PACK / "pyproject.toml").read_text())["project"]["dependencies"]
+
+
+def wanted() -> str:
+    """A fingerprint of requirements and Python version: another one makes the environment anew."""
+    text = "\n".join([platform.python_version(), (PACK / "pyproject.toml").read_text().split("[project.optional")[0]])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def make(folder: Path) -> None:
+    """Make the environment with its steps shown; exits 2 when something is missing."""
+    problems = missing(folder)
+    if problems:
+        print("llm-to-npu cannot start here. Missing:", file=sys.stderr)
+        for problem in problems:
+            print(f"  - {problem}", file=sys.stderr)
+        print("next: install what is named above, then run the same command again", file=sys.stderr)
+        sys.exit(2)
+    print(f"making the environment in {folder} (once; about 250 MB, one to two minutes)", file=sys.stderr)
+    steps = [
+        [sys.executable, "-m", "venv", str(folder)],
+        [
+            str(folder / "bin" / "python"),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            *dependencies(),
+        ],
+    ]
+    for step in steps:
+        print("  $ " + " ".join(step[:6]) + (" ..." if len(step) > 6 else ""), file=sys.stderr)
+        if subprocess.run(step, check=False).returncode:
+            print("next: check the network and the package registry, then run the same command again", file=sys.stderr)
+            sys.exit(2)
+    (folder / STAMP).write_text(wanted())
+
+
+def _stamp(folder: Path) -> str:
+    stamp = folder / STAMP
+    return stamp.read_text() if stamp.exists() and (folder / "bin" / "python").exists() else ""

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Buffer descriptors that a runtime sequence holds at once: 16 a shim.
+
+Rules, as mlir-aie 2026-03 assigns them (pass aie-assign-runtime-sequence-bd-ids):
+
+- every configured task takes one id per descriptor on its tile, the lowest free ones, until it is awaited or
+  freed. Starting it, the end of a run and aiex.configure free nothing, so every input (MM2S) task that is
+  not awaited must be freed, or a list of runs ends after a dozen ("Allocator exhausted ...");
+- all sequences of one device are counted in one pass, in text order: what one leaves behind is missing in
+  the next;
+- the allocator ignores channels. It hands out a memtile's ids 0-23 only.
+
+Two further findings are warnings. Descriptors with fixed ids (dma_memcpy_nd has them) may be reused without
+a word to the compiler; if no output was awaited since, the first may still be in flight. And the
+allocator does not see the ids that aie.mem or aie.memtile_dma took on the same tile.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from npu.array import SOURCES, Array, memtile_bd_range
+from npu.legality.dispatch_list import RunBegin, RunEnd, Step, unfold
+from npu.legality.violation import Basis, Severity, Violation
+from npu.program import AwaitTask, ConfigureTask, DeviceProgram, Direction, FreeTask, Program, TileId, TileKind
+
+_SOURCE = "pass aie-assign-runtime-sequence-bd-ids"
+_Task = tuple[int, int]  # run, task
+
+
+class _Allocator:
+    """BD ids of the tiles of one device, over all of its sequences."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+        self._live: dict[TileId, dict[int, _Task]] = defaultdict(dict)
+        self._configured: dict[_Task, tuple[ConfigureTask, int, tuple[int, ...]]] = {}
+        self._since_await = 0  # the step of the last awaited output
+        self._exhausted: set[TileId] = set()
+
+    def configure(self, key: _Task, task: ConfigureTask, now: int, where: str) -> Iterator[Violation]:
+        live, tile = self._live[task.channel.tile], task.channel.tile
+        taken = []
+        for bd_id in [bd.bd_id for bd in task.bds if bd.bd_id is not None]:
+            owner = live.get(bd_id)
+            if owner is not None and self._configured[owner][1] > self._since_await:
+                yield _overwritten(bd_id, task, self._configured[owner][0], where)
+            live[bd_id] = key
+            taken.append(bd_id)
+        needed = sum(bd.bd_id is None for bd in task.bds)
+        usable = (
+            memtile_bd_range(self._array, 0) if tile.kind is TileKind.MEMTILE else range(self._array.limits(tile).bds)
+        )
+        free = [bd_id for bd_id in usable if bd_id not in live]
+        if needed > len(free) and tile not in self._exhausted:
+            self._exhausted.add(tile)
+            yield _exhausted(len(live) + needed, len(usable), self._holders(tile), task, where)
+        for bd_id in free[:needed]:
+            live[bd_id] = key
+            taken.append(bd_id)
+        self._configured[key] = task, now, tuple(taken)
+
+    def release(self, key: _Task, now: int, *, awaited: bool) -> None:
+        if key not in self._configured:
+            return
+        task, _, taken = self._configured[key]
+        if awaited and task.channel.direction is Direction.S2MM:
+            self._since_await = now
+        for bd_id in taken:
+            if self._live[task.channel.tile].get(bd_id) == key:
+                del self._live[task.channel.tile][bd_id]
+
+    def forget_names(self) -> None:
+        """A new sequence numbers its runs and tasks anew; what is live stays live under names of its own."""
+        renamed = {}
+        for tile, live in self._live.items():
+            for bd_id, key in live.items():
+                fresh = renamed.setdefault(key, (-1 - len(renamed) - len(self._configured), key[1]))
+                self._live[tile][bd_id] = fresh
+        self._configured = {renamed[k]: v for k, v in self._configured.items() if k in renamed}
+
+    def _holders(self, tile: TileId) -> str:
+        counts: dict[Direction, int] = defaultdict(int)
+        for key in self._live[tile].values():
+            counts[self._configured[key][0].channel.direction] += 1
+        return ", ".join(f"{count} held by {direction} tasks" for direction, count in sorted(counts.items()))
+
+
+def check(program: Program, device: DeviceProgram, array: Array) -> Iterator[Violation]:
+    """Live ids over every sequence of the device, runs unfolded."""
+    allocator = _Allocator(array)
+    now = 0
+    for sequence in device.sequences:
+        allocator.forget_names()
+        for step in unfold(program, device, sequence):
+            now += 1
+            if isinstance(step, RunBegin | RunEnd):
+                continue
+            yield from _apply(allocator, step, now, f"@{device.name} @{sequence.name}")
+    yield from _against_in_array(device, array)
+
+
+def _apply(allocator: _Allocator, step: Step, now: int, entry: str) -> Iterator[Violation]:
+    instruction = step.instruction
+    if isinstance(instruction, ConfigureTask):
+        where = f"{entry}, {step.where}" if step.run else entry
+        yield from allocator.configure((step.run, instruction.task), instruction, now, where)
+    elif isinstance(instruction, AwaitTask | FreeTask):
+        allocator.release((step.run, instruction.task), now, awaited=isinstance(instruction, AwaitTask))
+
+
+def _exhausted(asked: int, available: int, holders: str, task: ConfigureTask, where: str) -> Violation:
+    return Violation(
+        limit="BDs live at once in the sequence",
+        asked=asked,
+        available=available,
+        unit="BDs",
+        where=f"{where}, task {task.task} on {task.channel}",
+        source=f"{_SOURCE}; {SOURCES['bds']}",
+        change="free each input task (dma_free_task) once an output that needs it was awaited, and await each output",
+        detail=holders,
+    )
+
+
+def _overwritten(bd_id: int, task: ConfigureTask, earlier: ConfigureTask, where: str) -> Violation:
+    return Violation(
+        limit="BD id in use",
+        asked=f"id {bd_id} for task {task.task}",
+        available=f"an id that is free; {bd_id} belongs to task {earlier.task}, not awaited or freed",
+        where=f"{where}, {task.channel}",
+        source=f"{_SOURCE}; rewriting a BD in flight is undefined",
+        change="use another id, or await an output first",
+        severity=Severity.WARNING,
+        basis=Basis.INFERRED,
+    )
+
+
+def _against_in_array(device: DeviceProgram, array: Array) -> Iterator[Violation]:
+    """Tiles on which both the sequence and the in-array DMA program take descriptors."""
+    static: dict[TileId, set[int]] = defaultdict(set)
+    for dma in device.dmas:
+        static[dma.channel.tile] |= {bd.bd_id for bd in dma.bds if bd.bd_id is not None}
+    for dma in device.dmas:
+        tile = dma.channel.tile
+        memtile = tile.kind is TileKind.MEMTILE
+        usable = memtile_bd_range(array, dma.channel.index) if memtile else range(array.limits(tile).bds)
+        for bd in dma.bds:
+            free = next((i for i in usable if i not in static[tile]), None)
+            if bd.bd_id is None and free is not None:
+                static[tile].add(free)
+    for sequence in device.sequences:
+        asked: dict[TileId, set[int]] = defaultdict(set)
+        for task in sequence.instructions:
+            if isinstance(task, ConfigureTask) and task.channel.tile.kind is not TileKind.SHIM:
+                asked[task.channel.tile] |= {n if bd.bd_id is None else bd.bd_id for n, bd in enumerate(task.bds)}
+        for tile, ids in asked.items():
+            if both := ids & static.get(tile, set()):
+                yield Violation(
+                    limit="BD ids shared by a sequence and the tile's own DMA",
+                    asked=f"ids {', '.join(map(str, sorted(both)))}",
+                    available="ids that the other does not use",
+                    where=f"@{device.name}, @{sequence.name}, {tile}",
+                    source=f"{_SOURCE}, which starts at 0 and does not look at aie.mem",
+                    change="fix bd_id in the sequence to ids that the tile's own DMA leaves free",
+                    severity=Severity.WARNING,
+                    basis=Basis.INFERRED,
+                )

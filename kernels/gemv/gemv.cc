@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+// GEMV rows: dot products of ROWS weight rows with one activation vector, and what decode does with them.
+//
+//   w       [ROWS][DIM_K] bf16, row-major; for SwiGLU ROWS gate rows, then ROWS up rows
+//   header  [DIM_K] x, then gamma [DIM_K] (gemv_normalise) or the residual (gemv_add_rows); bf16
+//   y       [OUT_ROWS], the whole output element of the core
+//
+// A call computes rows first .. first + ROWS - 1 of y. Products are exact, sums are fp32, y is rounded once.
+// No call writes outside its own rows, so y needs no padding: rows are stored as aligned vectors of 8 where ROWS is a
+// multiple of 8, as 32-bit words of two rows otherwise. ROWS is even.
+#include <aie_api/aie.hpp>
+#include <stdint.h>
+
+#if !defined(DIM_K) || !defined(ROWS) || !defined(OUT_ROWS)
+#error "gemv.cc needs -DDIM_K, -DROWS and -DOUT_ROWS"
+#endif
+#ifndef OUT_F32
+#define OUT_F32 0
+#endif
+
+static_assert(DIM_K % 32 == 0, "whole vectors of 32 bf16 elements");
+static_assert(ROWS > 0 && ROWS % 2 == 0, "rows are stored as whole 32-bit words");
+static_assert(OUT_ROWS % ROWS == 0, "calls fill the output element exactly");
+
+namespace {
+
+#if OUT_F32
+using Out = float;
+#else
+using Out = bfloat16;
+#endif
+
+constexpr unsigned lanes = DIM_K % 64 == 0 ? 64 : 32;
+constexpr unsigned batch = 16; // rows that are finished together, one a lane
+
+using Activation = aie::vector<bfloat16, lanes>;
+using Sum = aie::accum<accfloat, lanes>;
+using Rows = aie::vector<float, batch>;
+using RowSum = aie::accum<accfloat, batch>;
+using RowTerm = aie::vector<bfloat16, batch>;
+
+inline Rows fold(const Sum &sum) {
+  if constexpr (lanes == 64) {
+    const aie::accum<accfloat, 32> half = aie::add(sum.template extract<32>(0), sum.template extract<32>(1));
+    return aie::add(half.template extract<16>(0), half.template extract<16>(1)).template to_vector<float>();
+  } else {
+    return aie::add(sum.template extract<16>(0), sum.template extract<16>(1)).template to_vector<float>();
+  }
+}
+
+// Lane i of the result is the sum of a's lanes of chunk i, then of b's, in turn: half of the lanes, twice as many rows.
+inline Rows merge(const Rows &a, const Rows &b, unsigned chunk) {
+  const auto [low, high] = aie::interleave_zip(a, b, chunk);
+  return aie::add(low, high);
+}
+
+// The last step of a row sum: lanes beyond the first `rows` are folded onto them.
+inline aie::vector<float, 4> fold_rows(const Rows &partial) {
+  const aie::vector<float, 8> half = aie::add(partial.template extract<8>(0), partial.template extract<8>(1));
+  return aie::add(half.template extract<4>(0), half.template extract<4>(1));
+}
+
+inline aie::vector<float, 4> dot_4(const bfloat16 *__restrict w, const bfloat16 *__restrict x) {
+  Sum sum0 = aie::zeros<accfloat, lanes>(), sum1 = sum0, sum2 = sum0, sum3 = sum0;
+  for (unsigned k = 0; k < DIM_K; k += lanes) {
+    const Activation activation = aie::load_v<lanes>(x + k);
+    sum0 = aie::mac(sum0, aie::load_v<lanes>(w + k), activation);
+    sum1 = aie::mac(sum1, aie::load_v<lanes>(w + DIM_K + k), activation);
+    sum2 = aie::mac(sum2, aie::load_v<lanes>(w + 2 * DIM_K + k), activation);
+    sum3 = aie::mac(sum3, aie::load_v<lanes>(w + 3 * DIM_K + k), activation);
+  }
+  return fold_rows(merge(merge(fold(sum0), fold(sum1), 1), merge(fold(sum2), fold(sum3), 1), 2));
+}
+
+inline aie::vector<float, 4> dot_2(const bfloat16 *__restrict w, const bfloat16 *__restrict x) {
+  Sum sum0 = aie::zeros<accfloat, lanes>(), sum1 = sum0;
+  for (unsigned k = 0; k < DIM_K; k += lanes) {
+    const Activation activation = aie::load_v<lanes>(x + k);
+    sum0 = aie::mac(sum0, aie::load_v<lanes>(w + k), activation);
+    sum1 = aie::mac(sum1, aie::load_v<lanes>(w + DIM_K + k), activation);
+  }
+  const Rows pair = merge(fold(sum0), fold(sum1), 1);
+  return fold_rows(merge(pair, pair, 2));
+}
+
+// `count` dot products in the first lanes; the other lanes are zero. Four rows share the loads of x, each with an
+// accumulator register of its own.
+template <unsigned count>
+inline Rows dot(const bfloat16 *w, const bfloat16 *x) {
+  Rows rows = aie::zeros<float, batch>();
+  for (unsigned i = 0; i < count / 4; ++i)
+    rows.insert(i, dot_4(w + i * 4 * DIM_K, x));
+  if constexpr (count % 4 == 2) {
+    const aie::vector<float, 4> pair = dot_2(w + (count - 2) * DIM_K, x);
+    rows.set(pair.get(0), count - 2);
+    rows.set(pair.get(1), count - 1);
+  }
+  return rows;
+}
+
+inline RowSum sum_of(const Rows &rows) {
+  RowSum sum;
+  sum.from_vector(rows);
+  return sum;
+}
+
+// Word i of the rows' bits: two bf16 rows or one fp32 row.
+template <unsigned i>
+inline void store_word(Out *y, const aie::vector<int32, sizeof(Out) * batch / 4> &words) {
+  const int32_t word = words.get(i);
+  __builtin_memcpy(static_cast<void *>(y + i * 4 / sizeof(Out)), &word, sizeof word);
+}
+
+// Words i .. end - 1, as straight-line code.
+template <unsigned i, unsigned end>
+inline void store_words(Out *y, const aie::vector<int32, sizeof(Out) * batch / 4> &words) {
+  if constexpr (i < end) {
+    store_word<i>(y, words);
+    store_words<i + 1, end>(y, words);
+  }
+}
+
+// The first `count` rows go to y.
+template <unsigned count>
+inline void store(Out *y, const RowSum &rows) {
+  const auto values = rows.template to_vector<Out>();
+  if constexpr (ROWS % 8 == 0) {
+    aie::store_v(y, values.template extract<8>(0));
+    if constexpr (count == 16)
+      aie::store_v(y + 8, values.template extract<8>(1));
+  } else {
+    store_words<0, count * sizeof(Out) / 4>(y, values.template cast_to<int32>());
+  }
+}
+
+// ---- SwiGLU of fp32 rows ------------------------------------------------------------------------------------------
+
+// An fp32 value as three bf16 terms: value = high + middle + low to 24 bits.
+struct Terms {
+  RowTerm high, middle, low;
+
+  explicit Terms(const RowSum &value) {
+    high = value.template to_vector<bfloat16>();
+    const RowSum rest = aie::sub(value, high);
+    middle = rest.template to_vector<bfloat16>();
+    low = aie::sub(rest, middle).template to_vector<bfloat16>();
+  }
+};
+
+inline RowSum product(const Terms &a, const RowTerm &b) {
+  return aie::mac(aie::mac(aie::mul(a.low, b), a.middle, b), a.high, b);
+}
+
+inline RowSum product(const Terms &a, const Terms &b) {
+  RowSum sum = aie::mul(a.middle, b.middle);
+  sum = aie::mac(sum, a.high, b.low);
+  sum = aie::mac(sum, a.low, b.high);
+  sum = aie::mac(sum, a.high, b.middle);
+  sum = aie::mac(sum, a.middle, b.high);
+  return aie::mac(sum, a.high, b.high);
+}
+
+inline RowSum constant(float value) {
+  RowSum out;
+  out.from_vector(aie::broadcast<float, 16>(value));
+  return out;
+}
+
+// silu(g) * u with silu(g) = g / (1 + 2^(-g log2 e)). exp2 is the hardware's, with a bf16 result; the bf16 reciprocal
+// r of the denominator gets one Newton step, g r (2 - d r), with d r summed exactly in fp32.
+inline RowSum swiglu(const Rows &gate, const Rows &up) {
+  const RowTerm one = aie::broadcast<bfloat16, 16>(bfloat16(1.0f));
+  RowSum gate_sum, up_sum;
+  gate_sum.from_vector(gate);
+  up_sum.from_vector(up);
+  const Terms g(gate_sum);
+  const RowSum exponent = product(g, Terms(constant(-1.44269504088896f)));
+  // 2^100 is far beyond where silu rounds to zero, and keeps the denominator finite.
+  const Rows bounded = aie::min(exponent.template to_vector<float>(), aie::broadcast<float, 16>(100.0f));
+  const RowTerm e = aie::exp2<bfloat16>(bounded);
+  const RowTerm r = aie::inv(aie::add(constant(1.0f), e).template to_vector<bfloat16>());
+  RowSum error = aie::msc(constant(1.0f), r, one);
+  error = aie::msc(error, r, e);
+  RowSum silu = product(g, r);
+  silu = aie::mac(silu, silu.template to_vector<bfloat16>(), error.template to_vector<bfloat16>());
+  return product(Terms(silu), Terms(up_sum));
+}
+
+// Runs `finish.template rows<count>(row)`, which gives rows row .. row + count - 1, and stores them, batch by batch.
+template <unsigned row, typename Finish>
+inline void each_batch(Out *y, const Finish &finish) {
+  if constexpr (row < ROWS) {
+    constexpr unsigned count = ROWS - row < batch ? ROWS - row : batch;
+    store<count>(y + row, finish.template rows<count>(row));
+    each_batch<row + batch>(y, finish);
+  }
+}
+
+template <typename Finish>
+inline void all_rows(Out *y, const Finish &finish) {
+  if constexpr (ROWS % 8 == 0 && ROWS > batch) {
+    for (unsigned row = 0; row + batch <= ROWS; row += batch)
+      store<batch>(y + row, finish.template rows<batch>(row));
+    each_batch<ROWS / batch * batch>(y, finish);
+  } else {
+    each_batch<0>(y, finish);
+  }
+}
+
+struct Plain {
+  const bfloat16 *w, *x;
+
+  template <unsigned count>
+  RowSum rows(unsigned row) const {
+    return sum_of(dot<count>(w + row * DIM_K, x));
+  }
+};
+
+struct WithResidual {
+  const bfloat16 *w, *x, *residual;
+
+  template <unsigned count>
+  RowSum rows(unsigned row) const {
+    RowTerm addend = aie::zeros<bfloat16, batch>();
+    for (unsigned i = 0; i < count; ++i)
+      addend.set(residual[row + i], i);
+    return aie::add(sum_of(dot<count>(w + row * DIM_K, x)), addend);
+  }
+};
+
+struct GateUp {
+  const bfloat16 *w, *x;
+
+  template <unsigned count>
+  RowSum rows(unsigned row) const {
+    return swiglu(dot<count>(w + row * DIM_K, x), dot<count>(w + (ROWS + row) * DIM_K, x));
+  }
+};
+
+} // namespace
+
+extern "C" {
+
+// y[first + r] = w[r] . x
+void gemv_rows(const bfloat16 *w, const bfloat16 *x, Out *y, int32_t first) {
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  all_rows(y + first, Plain{w, x});
+}
+
+// y[first + r] = w[r] . x + header[core_first + first + r]: core_first is where the core's rows of the residual begin in
+// the header, DIM_K elements of x included.
+void gemv_add_rows(const bfloat16 *w, const bfloat16 *header, Out *y, int32_t first, int32_t core_first) {
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  all_rows(y + first, WithResidual{w, header, header + core_first + first});
+}
+
+// y[first + r] = silu(w[r] . x) * (w[ROWS + r] . x)
+void gemv_swiglu_rows(const bfloat16 *w, const bfloat16 *x, Out *y, int32_t first) {
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  all_rows(y + first, GateUp{w, x});
+}
+
+} // extern "C"
+
+// ---- RMSNorm of the activation ------------------------------------------------------------------------------------
+
+#ifdef EPSILON
+#ifndef DIM_VALID
+#define DIM_VALID DIM_K
+#endif
+
+static_assert(DIM_VALID > 0 && DIM_VALID <= DIM_K, "the true length lies within the padded one");
+
+namespace {
+
+constexpr unsigned norm_lanes = 32;
+constexpr unsigned whole = DIM_VALID / norm_lanes * norm_lanes; // elements in vectors without padding
+constexpr unsigned tail = DIM_VALID - whole;                    // true elements in the one mixed vector
+constexpr unsigned written = whole + (tail ? norm_lanes : 0u);  // from here on xn is padding alone
+
+using NormVector = aie::vector<bfloat16, norm_lanes>;
+using NormSum = aie::accum<accfloat, norm_lanes>;
+
+inline NormVector load_tail(const bfloat16 *x) {
+  const aie::mask<norm_lanes> padding = aie::mask<norm_lanes>::from_uint32(~0u << tail);
+  return aie::select(aie::load_v<norm_lanes>(x + whole), aie::zeros<bfloat16, norm_lanes>(), padding);
+}
+
+inline float sum_of_squares(const bfloat16 *__restrict x) {
+  NormSum sum = aie::zeros<accfloat, norm_lanes>();
+  for (unsigned i = 0; i < whole; i += norm_lanes) {
+    const NormVector v = aie::load_v<norm_lanes>(x + i);
+    sum = aie::mac(sum, v, v);
+  }
+  if constexpr (tail != 0) {
+    const NormVector v = load_tail(x);
+    sum = aie::mac(sum, v, v);
+  }
+  return aie::reduce_add(sum.template to_vector<float>());
+}
+
+struct Scale {
+  NormVector high, middle, low;
+
+  explicit Scale(float value) {
+    NormSum rest;
+    rest.from_vector(aie::broadcast<float, norm_lanes>(value));
+    high = rest.template to_vector<bfloat16>();
+    rest = aie::sub(rest, high);
+    middle = rest.template to_vector<bfloat16>();
+    rest = aie::sub(rest, middle);
+    low = rest.template to_vector<bfloat16>();
+  }
+};
+
+// x * gamma * scale: the product has 16 significant bits, so that its two bf16 terms are exact.
+inline NormVector normalise(const NormVector &x, const NormVector &gamma, const Scale &scale) {
+  const NormSum exact = aie::mul(x, gamma);
+  const NormVector high = exact.template to_vector<bfloat16>();
+  const NormVector low = aie::sub(exact, high).template to_vector<bfloat16>();
+  NormSum y = aie::mul(high, scale.low);
+  y = aie::mac(y, low, scale.middle);
+  y = aie::mac(y, low, scale.high);
+  y = aie::mac(y, high, scale.middle);
+  y = aie::mac(y, high, scale.high);
+  return y.template to_vector<bfloat16>();
+}
+
+inline void normalise_row(const bfloat16 *__restrict x, const bfloat16 *__restrict gamma, bfloat16 *__restrict xn) {
+  constexpr float count_inverse = 1.0f / float(DIM_VALID);
+  const Scale scale(aie::invsqrt(sum_of_squares(x) * count_inverse + float(EPSILON)));
+  for (unsigned i = 0; i < whole; i += norm_lanes)
+    aie::store_v(xn + i, normalise(aie::load_v<norm_lanes>(x + i), aie::load_v<norm_lanes>(gamma + i), scale));
+  if constexpr (tail != 0)
+    aie::store_v(xn + whole, normalise(load_tail(x), load_tail(gamma), scale));
+  for (unsigned i = written; i < DIM_K; i += norm_lanes)
+    aie::store_v(xn + i, aie::zeros<bfloat16, norm_lanes>());
+}
+
+} // namespace
+
+extern "C" {
+
+// xn = RMSNorm(x) * gamma over the first DIM_VALID elements of x and gamma, which follow one another in the header. The
+// padding of xn is zero, whatever the header holds there.
+void gemv_normalise(const bfloat16 *header, bfloat16 *xn) {
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  normalise_row(header, header + DIM_K, xn);
+}
+
+} // extern "C"
+#endif // EPSILON

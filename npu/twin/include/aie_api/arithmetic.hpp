@@ -295,6 +295,13 @@ TWIN_BIT_OPERATION(bit_or, BitOr)
 TWIN_BIT_OPERATION(bit_xor, BitXor)
 #undef TWIN_BIT_OPERATION
 
+template <Vector V>
+TWIN_INLINE auto bit_not(const V &v) {
+  using X = detail::operand_t<V>;
+  static_assert(X::is_integral(), "aie::bit_not: the vector must hold integers");
+  return bit_xor(v, static_cast<typename X::value_type>(-1));
+}
+
 /// Integer lanes shifted left; the bits that leave are lost.
 template <Vector V>
 TWIN_INLINE auto upshift(const V &v, unsigned shift) {

@@ -185,7 +185,8 @@ class FifoEnd:
 
     Acquiring n elements waits until n are held: it acquires (n - held) of `acquire_lock`. Element i of an acquire is
     pool[(position + i) mod len(pool)]; releasing n adds n to `release_lock` and moves the position by n.
-    With `disable_synchronization` both locks are None. `pool` are buffer names, in ring order.
+    With `disable_synchronization` both locks are None. `pool` are buffer names, in ring order. Where the FIFO sends
+    each element `repeat` times, every element counts `repeat` at the locks.
     """
 
     fifo: str
@@ -193,6 +194,7 @@ class FifoEnd:
     pool: tuple[str, ...]
     acquire_lock: str | None
     release_lock: str | None
+    repeat: int = 1
 
 
 @dataclass(frozen=True)
@@ -256,7 +258,7 @@ class For:
 
 @dataclass(frozen=True)
 class While:
-    """An endless loop around a core body (scf.while true, or a for of maximal count is kept as For)."""
+    """An endless loop: scf.while true, or a for of at least 2^31 - 1 rounds whose variable nobody reads."""
 
     body: tuple[Statement, ...]
 
@@ -392,6 +394,9 @@ class DeviceProgram:
     cores: tuple[Core, ...] = ()
     functions: tuple[KernelFunction, ...] = ()
     sequences: tuple[Sequence, ...] = ()
+    # Tiles whose buffers the compiler cannot place bank by bank, each with the reason.
+    placement_fallbacks: tuple[tuple[TileId, str], ...] = ()
+    cascades: tuple[tuple[TileId, TileId], ...] = ()
 
     def sequence(self, name: str) -> Sequence:
         """The sequence called `name`; KeyError names those there are."""

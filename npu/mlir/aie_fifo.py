@@ -110,7 +110,7 @@ class ObjectFifoOp(IRDLOperation):
         if parser.parse_optional_punctuation("="):
             properties["initValues"] = ArrayAttr(
                 parser.parse_comma_separated_list(
-                    parser.Delimiter.SQUARE, lambda: parse_dense(parser, fifo_type.element)
+                    parser.Delimiter.SQUARE, lambda: _parse_initial(parser, fifo_type.element)
                 )
             )
         return cls.build(operands=[producer, consumers], properties=properties, attributes=attributes)
@@ -130,7 +130,8 @@ class ObjectFifoOp(IRDLOperation):
             printer.print_ssa_value(tile)
             _print_dims(printer, "dimensionsFromStream", dims)
         printer.print_string("}, ")
-        printer.print_attribute(self.elemNumber)
+        depths = self.depths
+        printer.print_string(f"{depths} : i32" if isinstance(depths, int) else str(depths))
         printer.print_string(")")
         shown = {key: self.properties[key] for key in _FIFO_DICT if key in self.properties}
         if self.padDimensions is not None:
@@ -141,7 +142,20 @@ class ObjectFifoOp(IRDLOperation):
         if self.initValues is not None:
             printer.print_string(" = ")
             with printer.in_square_brackets():
-                printer.print_list(self.initValues.data, lambda value: print_dense(printer, value))
+                printer.print_list(self.initValues.data, lambda value: self._print_initial(printer, value))
+
+    def _print_initial(self, printer: Printer, value: Attribute) -> None:
+        print_dense(printer, value)
+        printer.print_string(" : ")
+        printer.print_attribute(self.element)
+
+
+def _parse_initial(parser: Parser, element: MemRefType) -> Attribute:
+    """`dense<...> : memref<...>`."""
+    value = parse_dense(parser, element)
+    if parser.parse_optional_punctuation(":"):
+        parser.parse_type()
+    return value
 
 
 def _parse_depth(parser: Parser) -> Attribute:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -121,7 +122,7 @@ class SequenceBuilder:
         if not bds:
             raise self._refuse(f"a task on @{fifo.name} without BDs", "at least one BD")
         blocks = [Block([self._bd_op(bd)]) for bd in bds]
-        for block, following in zip(blocks, blocks[1:], strict=False):
+        for block, following in pairwise(blocks):
             block.add_op(NextBdOp.build(successors=[following]))
         blocks[-1].add_op(EndOp.build())
         properties = {"alloc": SymbolRefAttr(fifo.name)}

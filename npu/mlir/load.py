@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`load_program`: text to Program, parsed once per content.
+
+With `cache` the lowered Program is kept beside other artifacts under the text's sha256 and `VERSION`; a file
+there is complete or not there at all.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from xdsl.dialects.func import FuncOp
+
+from npu.mlir.aie import DeviceOp
+from npu.mlir.read_device import DeviceReader
+from npu.mlir.text import parse_module
+from npu.program import Program, Run
+from refusal import Refusal
+
+# Part of every cache key. Raise it whenever the same text would give another Program.
+VERSION = 1
+
+
+def load_program(text: str, *, cache: Path | None = None) -> Program:
+    """Parse, check and lower a module.
+
+    Args:
+        text: MLIR in mlir-aie's assembly format of 2026-03.
+        cache: a directory for lowered programs; it is made when missing.
+
+    Raises:
+        Refusal: what we do not understand, with operation and line; nothing is skipped.
+    """
+    digest = sha256(text.encode()).hexdigest()
+    kept = cache / f"{digest}.v{VERSION}.program" if cache is not None else None
+    if kept is not None:
+        program = _read(kept, digest)
+        if program is not None:
+            return program
+    program = _lower(text, digest)
+    if kept is not None:
+        _write(kept, program)
+    return program
+
+
+def _lower(text: str, digest: str) -> Program:
+    parsed = parse_module(text)
+    devices, outer = [], []
+    for op in parsed.module.body.block.ops:
+        if isinstance(op, DeviceOp):
+            devices.append(op)
+        elif isinstance(op, FuncOp):
+            outer.append(op)
+        else:
+            raise Refusal(f"{op.name} in a module", expected="aie.device", where=parsed.where(op))
+    if not devices:
+        raise Refusal("a module without aie.device", expected="at least one design", where=parsed.file)
+    names = [op.sym_name.data for op in devices]
+    for op in devices:
+        if names.count(op.sym_name.data) > 1:
+            raise Refusal(f"device @{op.sym_name.data} twice", expected="one per symbol", where=parsed.where(op))
+    program = Program(tuple(DeviceReader(parsed, op, outer).read() for op in devices), digest)
+    _check_runs(program)
+    return program
+
+
+def _check_runs(program: Program) -> None:
+    """Every run names a sequence of this module and passes what it takes."""
+    for device in program.devices:
+        for sequence in device.sequences:
+            for run in sequence.instructions:
+                if isinstance(run, Run):
+                    _check_run(program, run, f"device @{device.name}, sequence @{sequence.name}")
+
+
+def _check_run(program: Program, run: Run, where: str) -> None:
+    try:
+        target = program.device(run.device).sequence(run.sequence)
+    except KeyError as error:
+        raise Refusal(
+            str(error.args[0]), where=where, next_step="correct the name in aiex.configure or aiex.run"
+        ) from error
+    given = tuple(argument.type for argument in run.arguments)
+    if given != target.arguments:
+        raise Refusal(
+            f"@{run.sequence} of @{run.device} run with ({', '.join(map(str, given))})",
+            expected=f"({', '.join(map(str, target.arguments))})",
+            where=where,
+            next_step="pass slices of those types",
+        )
+
+
+def _read(path: Path, digest: str) -> Program | None:
+    try:
+        with path.open("rb") as file:
+            program = pickle.load(file)
+    except (OSError, pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError):
+        return None
+    return program if isinstance(program, Program) and program.text_sha256 == digest else None
+
+
+def _write(path: Path, program: Program) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".program-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            pickle.dump(program, file, protocol=pickle.HIGHEST_PROTOCOL)
+        Path(temporary).replace(path)
+    except BaseException:
+        with suppress(OSError):
+            Path(temporary).unlink()
+        raise

@@ -25,7 +25,7 @@ class Outcome:
     inputs: dict[str, str] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     seeds: tuple[int, ...] = ()
-    wall: WallTime = WallTime()
+    wall: WallTime = field(default_factory=WallTime)
 
     @property
     def passed(self) -> bool:

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Intake: from a model argument to the description of a deployment. Everything that can be refused is refused here."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from judge.evidence import file_digest
+from pipeline.deployment import Description, slug
+from pipeline.files import read_json
+from planner.graph import require_supported
+from planner.plan import Choices
+from planner.widths import Widths
+from reference.oracle.config import ModelConfig, load_config
+from reference.oracle.tensors import open_weights
+from reference.oracle.weights import Weights
+from refusal import Refusal
+
+DISK_BYTES_PER_PARAMETER = 0.5  # programs, kernels and schedules, measured on the demo model; weights are not copied
+FLOOR_BYTES = 300 << 20
+
+
+def model_directory(argument: str) -> Path:
+    """The model directory that an argument names: relative, with `~`, with spaces, or behind links.
+
+    Raises:
+        Refusal: no such directory, or one that holds something else than safetensors with a config.
+    """
+    path = Path(argument).expanduser()
+    if not path.is_dir():
+        raise Refusal(
+            f"no directory {argument!r}", expected="a Hugging Face model directory (config.json and *.safetensors)",
+            where="MODEL", next_step="download the model first (hub ids are not resolved by this version)",
+        )  # fmt: skip
+    path = path.resolve()
+    if (path / "adapter_config.json").exists():
+        raise Refusal(f"{path.name} is a LoRA adapter", expected="a whole model", where="MODEL",
+                      next_step="merge the adapter into its base model first (peft: merge_and_unload)")  # fmt: skip
+    if not list(path.glob("*.safetensors")):
+        for pattern, what in (("*.gguf", "GGUF"), ("*.bin", "PyTorch .bin")):
+            if list(path.glob(pattern)):
+                raise Refusal(f"{path.name} holds {what} weights only", expected="*.safetensors", where="MODEL",
+                              next_step="convert them to safetensors first (transformers: save_pretrained)")  # fmt: skip
+    return path
+
+
+def choices_for(config: ModelConfig, *, layers: int | None, context: int | None) -> Choices:
+    """The default choices for a model: context within what it was trained for, buckets within the context."""
+    longest = min(context or 2048, max(256, config.max_position_embeddings // 128 * 128))
+    buckets = tuple(bucket for bucket in (256, 512, 1024, 2048, 4096) if bucket <= longest)
+    if not buckets or longest != buckets[-1]:
+        raise Refusal(
+            f"--context {context}", expected="256, 512, 1024, 2048 or 4096, within the model's own context",
+            where="choices", next_step="choose one of these",
+        )  # fmt: skip
+    if layers is not None and not 0 < layers <= config.num_hidden_layers:
+        raise Refusal(f"--layers {layers}", expected=f"1 to {config.num_hidden_layers}", where="choices")
+    chosen = None if layers is None or layers == config.num_hidden_layers else tuple(range(layers))
+    prefill = tuple(bucket for bucket in (64, 512) if bucket <= longest)
+    return replace(Choices(), context=longest, decode_buckets=buckets, prefill_buckets=prefill, layers=chosen,
+                   score_bucket=prefill[-1])  # fmt: skip
+
+
+def describe(
+    argument: str,
+    *,
+    device: str,
+    name: str | None = None,
+    layers: int | None = None,
+    context: int | None = None,
+    accept_keys: Iterable[str] = (),
+) -> Description:
+    """Check a model and say what would be deployed. Reads headers and config, hashes the files, changes nothing.
+
+    Raises:
+        Refusal: whatever is wrong with the model, or not covered by the kernels.
+    """
+    directory = model_directory(argument)
+    config = load_config(directory, tuple(accept_keys))
+    require_supported(config)
+    weights = open_weights(config)
+    provenance = read_json(directory / "provenance.json") or {}
+    described = str(provenance.get("weights", "as found in the model directory"))
+    chosen = choices_for(config, layers=layers, context=context)
+    _require_disk(config)
+    return Description(
+        name=slug(name or directory.name),
+        model_dir=str(directory),
+        device=device,
+        choices=chosen,
+        inputs=hashes(directory, weights),
+        synthetic=described == "synthetic",
+        provenance=described,
+        accepted_keys=tuple(accept_keys),
+    )
+
+
+def hashes(directory: Path, weights: Weights) -> dict[str, str]:
+    """SHA-256 of every file that the deployment's numbers depend on."""
+    found = {f"model/{name}": value for name, value in weights.sha256().items()}
+    for name in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
+        if (directory / name).exists():
+            found[f"model/{name}"] = file_digest(directory / name)
+    return found
+
+
+def parameters(config: ModelConfig) -> int:
+    """Parameters of the linear layers and the embedding."""
+    w = Widths.of(config)
+    layer = w.hidden_valid * (w.qkv + w.attention + 3 * w.intermediate_valid)
+    return config.num_hidden_layers * layer + w.vocab_valid * w.hidden_valid * (1 if config.tie_word_embeddings else 2)
+
+
+def pack_hash(pack: Path) -> str:
+    """SHA-256 over the pack's own program files: what a marker names as having begun the deployment."""
+    digest = hashlib.sha256()
+    rooms = ("judge", "kernels", "npu", "pipeline", "planner", "reference", "scripts")
+    for path in sorted(
+        p for room in rooms for p in (pack / room).rglob("*") if p.suffix in (".py", ".cc", ".hpp", ".toml")
+    ):
+        digest.update(str(path.relative_to(pack)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _require_disk(config: ModelConfig) -> None:
+    needed = FLOOR_BYTES + int(parameters(config) * DISK_BYTES_PER_PARAMETER)
+    free = shutil.disk_usage(Path.cwd()).free
+    if free < needed:
+        raise Refusal(f"{free >> 20} MiB of disk free", expected=f"{needed >> 20} MiB", where=str(Path.cwd()),
+                      next_step="free some space, or work in another directory")  # fmt: skip

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""deploy: start or go on with a deployment. Work runs in a detached worker; the verb follows it for at most 90 seconds."""
+
+from __future__ import annotations
+
+from pipeline import worker
+from pipeline.conduct import PHASES, SKILLS, pending
+from pipeline.deployment import Deployment, find
+from pipeline.intake import describe, pack_hash
+from pipeline.verbs.console import LIMIT_SECONDS, End, parser
+from refusal import Refusal
+
+TWIN_LINE = (
+    "no NPU is used: values are computed by the digital twin (provenance: twin); times are not measured on hardware"
+)
+
+
+def deploy(arguments: list[str]) -> End:
+    """Command line of scripts/deploy.py."""
+    args = _parser().parse_args(arguments)
+    if args.model:
+        description = describe(
+            args.model,
+            device=args.device,
+            name=args.name,
+            layers=args.layers,
+            context=args.context,
+            accept_keys=args.accept_key,
+        )
+        deployment = Deployment.start(description, pack_hash=pack_hash(worker.PACK))
+    else:
+        deployment = find(args.name)
+    if deployment.state().abandoned:
+        raise Refusal(f"{deployment.name} was abandoned", expected="a deployment under way", where=str(deployment.folder),
+                      next_step="scripts/deploy.py MODEL --name NEW")  # fmt: skip
+    introduce(deployment)
+    if args.phase is not None and args.phase not in PHASES:
+        raise Refusal(f"--phase {args.phase}", expected=f"one of {', '.join(map(str, PHASES))}", where="deploy")
+    if not pending(deployment):
+        print("every phase has passed")
+        return End(0, f"scripts/generate.py {deployment.name} --prompt TEXT")
+    position = worker.log_size(deployment)
+    worker.start(deployment, until=args.phase)
+    return watch(deployment, args.wait, position)
+
+
+def introduce(deployment: Deployment) -> None:
+    """Say what is deployed, on what, and how honest its parts are."""
+    description = deployment.description
+    if description.device == "twin":
+        print(TWIN_LINE)
+    print(f"deployment {deployment.name} in {deployment.folder}; weights: {description.provenance}")
+    if description.partial:
+        print(f"PARTIAL: layers {description.choices.layers}; a partial deployment is never proven")
+
+
+def watch(deployment: Deployment, seconds: float, position: int) -> End:
+    """Print the worker's lines for a while; say how it stands."""
+    for line in worker.follow(deployment, seconds, position):
+        print(line, flush=True)
+    return standing(deployment)
+
+
+def standing(deployment: Deployment) -> End:
+    """The exit code and next step of a deployment as it stands now."""
+    state = deployment.state()
+    if state.question is not None:
+        return End(3, f"answer the question: scripts/ask.py --name {deployment.name} --answer TEXT")
+    if worker.running(deployment):
+        return End(0, f"scripts/status.py {deployment.name} --wait {LIMIT_SECONDS}")
+    code = worker.result(deployment)
+    if code is None:
+        report = worker.crash_report(deployment)
+        print(f"the worker ended without a result{': ' + report if report else ''}")
+        return End(2, f"scripts/deploy.py --name {deployment.name} (goes on from the last recorded phase)")
+    if code == 0 and pending(deployment):
+        phase = pending(deployment)[0]
+        return End(0, f"scripts/deploy.py --name {deployment.name} --phase {phase} (skill {SKILLS[phase]})")
+    return End(code, state.next or f"scripts/deploy.py --name {deployment.name}")
+
+
+def _parser():
+    p = parser("deploy", "Start or go on with the deployment of a Hugging Face model directory.")
+    p.add_argument("model", nargs="?", help="model directory; leave out to go on with the deployment under way")
+    p.add_argument("--name", help="name of the deployment (default: the directory's name)")
+    p.add_argument("--device", default="twin", choices=["twin", "xrt"], help="where it runs; never changed in silence")
+    p.add_argument("--layers", type=int, help="only the first N layers: a partial deployment, never proven")
+    p.add_argument("--context", type=int, help="capacity of the KV cache in tokens (default 2048)")
+    p.add_argument("--phase", type=int, help="stop after this phase")
+    p.add_argument(
+        "--accept-key", action="append", default=[], metavar="KEY", help="an unknown key of config.json to accept"
+    )
+    p.add_argument("--wait", type=float, default=LIMIT_SECONDS - 5, help="seconds to follow the worker, at most 85")
+    return p
+
+
+__all__ = ["deploy", "introduce", "standing", "watch"]

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""doctor: what this machine has, and with --model whether a model is supported."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+from pathlib import Path
+
+from npu.twin.hostcc import find_compiler
+from pipeline.intake import describe, parameters
+from pipeline.verbs.console import End, parser
+from reference.oracle.config import load_config
+from reference.oracle.layer_weights import available_memory
+from refusal import Refusal
+
+
+def doctor(arguments: list[str]) -> End:
+    """Command line of scripts/doctor.py."""
+    p = parser("doctor", "Say what this machine has; with --model, whether a model can be deployed.")
+    p.add_argument("--model", help="model directory to check")
+    p.add_argument("--accept-key", action="append", default=[])
+    args = p.parse_args(arguments)
+    for name, value in machine():
+        print(f"  {name:<12} {value}")
+    if not args.model:
+        return End(0, "scripts/deploy.py MODEL")
+    description = describe(args.model, device="twin", accept_keys=args.accept_key)
+    config = load_config(Path(description.model_dir), description.accepted_keys)
+    print(f"  {'model':<12} supported: {config.model_type}, {parameters(config) / 1e6:.0f} M parameters, "
+          f"{config.num_hidden_layers} layers; weights: {description.provenance}")  # fmt: skip
+    for note in config.notes:
+        print(f"  {'':<12} {note}")
+    return End(0, f"scripts/deploy.py {args.model}")
+
+
+def machine() -> list[tuple[str, str]]:
+    """Facts of this machine, each as (name, value)."""
+    accelerators = sorted(Path("/dev/accel").glob("accel*")) if Path("/dev/accel").exists() else []
+    try:
+        compiler = str(find_compiler())
+    except Refusal as refusal:
+        compiler = str(refusal)
+    return [
+        ("system", f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"),
+        ("cores", str(os.cpu_count())),
+        ("memory", f"{available_memory() >> 20} MiB available"),
+        ("disk", f"{shutil.disk_usage(Path.cwd()).free >> 20} MiB free here"),
+        ("compiler", compiler),
+        ("NPU", f"{len(accelerators)} accelerator device(s)" if accelerators else "none found: the twin is used"),
+        ("pyxrt", "importable" if importlib.util.find_spec("pyxrt") else "not installed"),
+        ("aiecc", shutil.which("aiecc") or shutil.which("aiecc.py") or "not on the PATH"),
+        ("aie-opt", shutil.which("aie-opt") or "not on the PATH"),
+    ]

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""generate: text from a deployment, by the same runner that phase 6 judged."""
+
+from __future__ import annotations
+
+import time
+
+from npu.device import Device
+from pipeline import worker
+from pipeline.conduct import pending
+from pipeline.context import cache_directory
+from pipeline.deployment import Deployment, find
+from pipeline.runner import Runner
+from pipeline.verbs.console import End, parser
+from pipeline.verbs.deploy import introduce
+from reference.oracle.sampling import Greedy, Sampled, Sampler
+from refusal import Refusal
+
+
+def generate(arguments: list[str]) -> End:
+    """Command line of scripts/generate.py."""
+    p = parser("generate", "Text from a deployment.")
+    p.add_argument("name", nargs="?")
+    p.add_argument("--prompt", required=True)
+    p.add_argument("--tokens", type=int, default=32)
+    p.add_argument("--raw", action="store_true", help="do not wrap the prompt in the model's chat template")
+    p.add_argument("--temperature", type=float, default=0.0, help="0 (default) is greedy")
+    p.add_argument("--top-k", type=int, default=0)
+    p.add_argument("--top-p", type=float, default=1.0)
+    p.add_argument("--seed", type=int, default=0)
+    args = p.parse_args(arguments)
+    deployment = find(args.name)
+    introduce(deployment)
+    open_phases = pending(deployment)
+    if open_phases:
+        print(f"phases {open_phases} have not passed: this text proves nothing")
+    cache = cache_directory()
+    sampler = Greedy() if not args.temperature else Sampled(args.temperature, args.top_k, args.top_p, args.seed)
+    speak(
+        deployment,
+        worker.open_device(deployment.description.device, cache),
+        cache,
+        args.prompt,
+        args.tokens,
+        sampler,
+        args.raw,
+    )
+    return End(0, f"scripts/status.py {deployment.name}")
+
+
+def speak(
+    deployment: Deployment, device: Device, cache, prompt: str, count: int, sampler: Sampler, raw: bool = False
+) -> str:
+    """Print the continuation of a prompt as it comes; returns the whole text."""
+    runner = Runner.open(deployment, device, cache)
+    tokenizer = runner.tokenizer
+    if tokenizer is None:
+        raise Refusal("no tokenizer.json", expected="the model's tokenizer", where=deployment.description.model_dir,
+                      next_step="copy tokenizer.json into the model directory")  # fmt: skip
+    ids = tokenizer.encode(prompt) if raw else tokenizer.chat(prompt)
+    print(f"prompt: {len(ids)} tokens; sampling: {sampler}")
+    stream, produced, started = tokenizer.stream(), [], time.monotonic()
+    for token, _ in runner.stream(ids, count, sampler=sampler):
+        produced.append(token)
+        print(stream.push(token), end="", flush=True)
+    print(stream.finish())
+    seconds = time.monotonic() - started
+    print(f"[{len(produced)} tokens; host bytes a token: {runner.session.host_bytes_per_token}; "
+          f"{seconds:.1f} s of wall time of the {device.name}, which is not the NPU's time]")  # fmt: skip
+    return tokenizer.decode(produced)

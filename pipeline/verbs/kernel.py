@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""compile and run: one kernel design by shape, for a kernel engineer who never deploys a model."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from judge.gates import judge_kernel
+from judge.policy import load_policy
+from kernels.designs.attention_decode import DecodeAttentionDesign
+from kernels.designs.attention_prefill import PrefillAttentionDesign
+from kernels.designs.design import OpDesign, single_design_artifact
+from kernels.designs.gemv import GemvDesign, rows_for
+from kernels.designs.rowwise import AddDesign, RmsNormDesign, RopeDesign, SiluMulDesign
+from npu.legality.check import require_legal
+from npu.mlir.load import load_program
+from pipeline import worker
+from pipeline.context import cache_directory
+from pipeline.exercise import exercise, gate_of
+from pipeline.files import write_whole
+from pipeline.model_session import legality_of
+from pipeline.phases.kernels import seed_of
+from pipeline.verbs.console import End, parser
+from planner.tiles import choose_gemm
+from refusal import Refusal
+
+Make = Callable[[argparse.Namespace, Callable[[OpDesign], bool]], OpDesign]
+
+
+def _gemm(args: argparse.Namespace, legal: Callable[[OpDesign], bool]) -> OpDesign:
+    return choose_gemm(args.M, args.K, args.N, mode=args.mode, out=args.out, exact=False, legal=legal)
+
+
+def _gemv(args: argparse.Namespace, legal: Callable[[OpDesign], bool]) -> OpDesign:
+    rows = rows_for(args.N, args.K, matrices=2 if args.kind == "swiglu" else 1)
+    return GemvDesign(args.N, args.K, rows, args.kind, args.out, args.K, args.epsilon)
+
+
+# kind -> (the shape options it needs, how its design is made)
+KINDS: dict[str, tuple[tuple[str, ...], Make]] = {
+    "gemm": (("M", "K", "N"), _gemm),
+    "gemv": (("N", "K"), _gemv),
+    "rmsnorm": (("M", "N"), lambda a, _: RmsNormDesign(a.M, a.N, a.N, a.epsilon)),
+    "rope": (
+        ("M", "heads", "kv_heads", "head_dim"),
+        lambda a, _: RopeDesign(a.M, a.heads + a.kv_heads, a.kv_heads, a.head_dim),
+    ),
+    "silu_mul": (("M", "N"), lambda a, _: SiluMulDesign(a.M, a.N)),
+    "add": (("M", "N"), lambda a, _: AddDesign(a.M, a.N)),
+    "attention_prefill": (
+        ("M", "heads", "kv_heads", "head_dim"),
+        lambda a, _: PrefillAttentionDesign(a.M, a.heads, a.kv_heads, a.head_dim),
+    ),
+    "attention_decode": (
+        ("bucket", "heads", "kv_heads", "head_dim"),
+        lambda a, _: DecodeAttentionDesign(a.bucket, a.bucket, a.heads, a.kv_heads, a.head_dim),
+    ),
+}
+
+
+def _arguments(name: str, about: str) -> argparse.ArgumentParser:
+    p = parser(name, about)
+    p.add_argument("kernel", choices=sorted(KINDS))
+    for option, meaning in (
+        ("-M", "rows (tokens)"), ("-K", "inputs"), ("-N", "outputs, or row width"), ("--heads", "query heads"),
+        ("--kv-heads", "KV heads"), ("--head-dim", "elements of a head"), ("--bucket", "keys of the context bucket"),
+    ):  # fmt: skip
+        p.add_argument(option, type=int, help=meaning)
+    p.add_argument("--mode", default="bfp16", choices=["bfp16", "bf16"], help="matrix mode of a GEMM")
+    p.add_argument("--kind", default="plain", choices=["plain", "norm", "add", "swiglu"], help="what a GEMV fuses")
+    p.add_argument("--out", default="bf16", choices=["bf16", "f32"])
+    p.add_argument("--epsilon", type=float, default=1e-5)
+    p.add_argument("--device", default="twin", choices=["twin", "xrt"])
+    return p
+
+
+def _design(args: argparse.Namespace, cache: Path) -> OpDesign:
+    options, make = KINDS[args.kernel]
+    absent = [option for option in options if getattr(args, option) is None]
+    if absent:
+        flags = ", ".join(f"-{o}" if len(o) == 1 else f"--{o.replace('_', '-')}" for o in absent)
+        raise Refusal(f"{args.kernel} without {flags}", expected=f"a shape: {', '.join(options)}", where="arguments",
+                      next_step=f"add {flags}")  # fmt: skip
+    return make(args, legality_of(cache))
+
+
+def compile_kernel(arguments: list[str]) -> End:
+    """Command line of scripts/compile.py: text, legality, compiled kernels."""
+    p = _arguments("compile", "Compile one kernel design by shape: MLIR text, legality check, kernel objects.")
+    p.add_argument("--emit", type=Path, metavar="FILE", help="write the MLIR-AIE text here")
+    args = p.parse_args(arguments)
+    cache = cache_directory()
+    design = _design(args, cache)
+    artifact = single_design_artifact(design)
+    require_legal(load_program(artifact.text, cache=cache))
+    worker.open_device(args.device, cache).open(artifact)
+    print(f"{design.name}: legal, compiled for the {args.device}; artifact {artifact.key[:16]}")
+    print(f"{design.macs:,} multiply-accumulates and {design.ddr_bytes:,} DDR bytes a dispatch (formula)")
+    for operand in design.operands:
+        print(f"  {operand.role:<6} {operand.name:<9} {operand.type}  {operand.layout}")
+    if args.emit:
+        write_whole(args.emit, artifact.text)
+        print(f"text: {args.emit}")
+    shape = " ".join(arguments)
+    return End(
+        0, f"scripts/run.py {shape}" if not args.emit else f"scripts/run.py {args.kernel} ... with the same shape"
+    )
+
+
+def run_kernel(arguments: list[str]) -> End:
+    """Command line of scripts/run.py: three dispatches with changing data, judged by the phase 1 gate."""
+    p = _arguments("run", "Run one kernel design three times with changing data and judge it.")
+    p.add_argument("--seed", type=int, help="seed of the data (default: from the design)")
+    args = p.parse_args(arguments)
+    cache = cache_directory()
+    design = _design(args, cache)
+    require_legal(load_program(single_design_artifact(design).text, cache=cache))
+    seed = seed_of(design) if args.seed is None else args.seed
+    dispatches, session = exercise(design, worker.open_device(args.device, cache), seed)
+    verdict = judge_kernel(gate_of(design), dispatches, load_policy())
+    print(f"{design.name} on the {args.device}, {len(dispatches)} dispatches, seed {seed}")
+    for line in verdict.lines():
+        print(f"  {line}")
+    for record in list(session.log())[-1:]:
+        print(
+            f"  DDR bytes read {record.ddr_read_bytes:,}, written {record.ddr_write_bytes:,}; formula {design.ddr_bytes:,}"
+        )
+    return End(0 if verdict.passed else 1, "scripts/deploy.py MODEL" if verdict.passed else "skill debug-wrong-values")

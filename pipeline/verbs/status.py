@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""status, gate, ask and abandon: where a deployment is, judging a phase again, questions to a human, and the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from judge import evidence
+from judge.evidence import Entry, Kind
+from pipeline import documents, worker
+from pipeline.conduct import PHASES, pending
+from pipeline.deployment import Deployment, find
+from pipeline.verbs.console import LIMIT_SECONDS, End, parser
+from pipeline.verbs.deploy import introduce, standing, watch
+from refusal import Refusal
+
+
+def status(arguments: list[str]) -> End:
+    """Command line of scripts/status.py."""
+    p = parser("status", "Show where a deployment is.")
+    p.add_argument("name", nargs="?")
+    p.add_argument("--wait", type=float, default=0.0, help="follow the worker for up to so many seconds (at most 90)")
+    args = p.parse_args(arguments)
+    deployment = find(args.name)
+    introduce(deployment)
+    chain = evidence.verify_chain(deployment.evidence)
+    if not chain.intact:
+        print(f"evidence is broken at record {chain.broken}: {chain.problem}")
+        return End(1, f"skill debug-wrong-values, or scripts/abandon.py {deployment.name}")
+    passed, state = deployment.passed(), deployment.state()
+    for phase, (title, _) in PHASES.items():
+        mark = "passed" if phase in passed else state.phases.get(str(phase), "open")
+        if mark == "running" and not worker.running(deployment):
+            mark = "interrupted"
+        print(f"  phase {phase} {title:<14} {mark}")
+    print(f"evidence: {chain.records} records, intact; {state.detail}")
+    if args.wait:
+        return watch(deployment, min(args.wait, LIMIT_SECONDS), worker.log_size(deployment))
+    if not pending(deployment):
+        return End(0, f"scripts/generate.py {deployment.name} --prompt TEXT")
+    return standing(deployment)
+
+
+def gate(arguments: list[str]) -> End:
+    """Command line of scripts/gate.py."""
+    p = parser("gate", "Judge one phase again; the outcome is a new record.")
+    p.add_argument("--name")
+    p.add_argument("--phase", type=int, required=True, choices=sorted(PHASES))
+    p.add_argument("--wait", type=float, default=LIMIT_SECONDS - 5)
+    args = p.parse_args(arguments)
+    deployment = find(args.name)
+    introduce(deployment)
+    position = worker.log_size(deployment)
+    if worker.running(deployment):
+        raise Refusal("a worker is running", expected="none", where=deployment.name,
+                      next_step=f"scripts/status.py {deployment.name} --wait {LIMIT_SECONDS}")  # fmt: skip
+    worker.start(deployment, again=args.phase)
+    return watch(deployment, min(args.wait, LIMIT_SECONDS - 5), position)
+
+
+def ask(arguments: list[str]) -> End:
+    """Command line of scripts/ask.py."""
+    p = parser("ask", "Put a question to a human, or answer it. A deployment with an open question waits.")
+    p.add_argument("question", nargs="?")
+    p.add_argument("--answer", help="the human's answer; takes the question away")
+    p.add_argument("--name")
+    args = p.parse_args(arguments)
+    deployment = find(args.name)
+    state = deployment.state()
+    if args.answer:
+        if state.question is None:
+            raise Refusal(
+                "no open question", expected="one to answer", where=deployment.name, next_step="scripts/status.py"
+            )
+        body = {"question": state.question, "answer": args.answer}
+        evidence.append(deployment.evidence, Entry(Kind.ANSWER, "human", body))
+        deployment.save(replace(state, question=None))
+        documents.write(deployment)
+        return End(0, f"scripts/deploy.py --name {deployment.name}")
+    if not args.question:
+        if state.question is None:
+            print("no open question")
+            return End(0, f"scripts/status.py {deployment.name}")
+        print(f"open question: {state.question}")
+        return End(3, f"scripts/ask.py --name {deployment.name} --answer TEXT")
+    evidence.append(deployment.evidence, Entry(Kind.QUESTION, "human", {"question": args.question}))
+    deployment.save(replace(state, question=args.question))
+    documents.write(deployment)
+    print(f"question recorded: {args.question}")
+    return End(3, f"a human answers with: scripts/ask.py --name {deployment.name} --answer TEXT")
+
+
+def abandon(arguments: list[str]) -> End:
+    """Command line of scripts/abandon.py."""
+    p = parser("abandon", "End a deployment without a proof; its evidence stays.")
+    p.add_argument("name")
+    p.add_argument("--reason", required=True)
+    args = p.parse_args(arguments)
+    deployment: Deployment = find(args.name)
+    if worker.running(deployment):
+        raise Refusal("a worker is running", expected="none", where=deployment.name,
+                      next_step=f"scripts/status.py {deployment.name} --wait {LIMIT_SECONDS}")  # fmt: skip
+    evidence.append(deployment.evidence, Entry(Kind.ABANDON, "abandoned", {"reason": args.reason}))
+    deployment.save(replace(deployment.state(), abandoned=True, detail=f"abandoned: {args.reason}"))
+    deployment.end_marker()
+    documents.write(deployment)
+    print(f"{deployment.name} is abandoned; its evidence stays in {deployment.folder}")
+    return End(0, "scripts/deploy.py MODEL")

@@ -39,6 +39,7 @@ from reference.oracle import ops
 from reference.oracle.architecture import NormPlace, QKNorm
 from reference.oracle.config import ModelConfig, refuse_long_context
 from reference.oracle.layer_weights import LayerWeights, WeightCache
+from reference.oracle.row_blocks import one_blas_thread
 from reference.oracle.weights import Weights
 from refusal import Refusal
 
@@ -183,8 +184,9 @@ class Decoder:
         cache.reserve(len(checked))
         x = self.weights.embed(checked)
         _observe(tap, "embed.out", x)
-        for index in range(self.config.num_hidden_layers if layers is None else layers):
-            x = self.layer(index, x, cache=cache, tap=tap)
+        with one_blas_thread():
+            for index in range(self.config.num_hidden_layers if layers is None else layers):
+                x = self.layer(index, x, cache=cache, tap=tap)
         cache.length += len(checked)
         return x
 

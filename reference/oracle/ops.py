@@ -10,36 +10,52 @@ from __future__ import annotations
 import numpy as np
 
 from reference.oracle.rope_keys import RopeConfig
+from reference.oracle.row_blocks import for_row_blocks, share_of_rows
 
 # Rows of queries handled at once: scores of a block stay in the cache, and blocks above the diagonal are not computed.
 _QUERY_BLOCK = 64
+_ELEMENTWISE_BLOCK = 64
+# Below so many rows a product takes less time than waking a thread may, so a thread's part is cut finer.
+_FEW_ROWS = 16
 
 
 def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
     """x W^T + b, the layout of torch.nn.Linear: x [n, in], weight [out, in] -> [n, out]."""
-    y = x @ weight.T
-    if bias is not None:
-        y += bias
+    rows = len(weight)
+    y = np.empty((len(x), rows), np.float32)
+
+    def block(start: int, stop: int) -> None:
+        np.matmul(x, weight[start:stop].T, out=y[:, start:stop])
+        if bias is not None:
+            y[:, start:stop] += bias[start:stop]
+
+    shares = 4 if len(x) < _FEW_ROWS else 1
+    for_row_blocks(rows, share_of_rows(rows, shares, quantum=16), block)
     return y
 
 
 def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
     """x / sqrt(mean(x^2) + eps) * w over the last axis (Zhang and Sennrich 2019, arXiv 1910.07467, eq. 4)."""
-    mean_square = np.mean(np.square(x), axis=-1, keepdims=True)
-    mean_square += np.float32(eps)
-    y = x / np.sqrt(mean_square)
+    mean_square = np.einsum("...i,...i->...", x, x)[..., None] / np.float32(x.shape[-1])
+    y = x * (np.float32(1) / np.sqrt(mean_square + np.float32(eps)))
     y *= weight
     return y
 
 
 def silu_multiply(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
     """silu(gate) * up, with silu(x) = x / (1 + exp(-x)) (SwiGLU: Shazeer 2020, arXiv 2002.05202)."""
-    y = np.negative(gate)
-    with np.errstate(over="ignore"):  # exp(-x) = inf gives the right limit, -0
-        np.exp(y, out=y)
-    y += np.float32(1)
-    np.divide(gate, y, out=y)
-    y *= up
+    y = np.empty(gate.shape, np.float32)
+
+    def block(start: int, stop: int) -> None:
+        g, part = gate[start:stop], y[start:stop]
+        np.negative(g, out=part)
+        with np.errstate(over="ignore"):  # exp(-x) = inf gives the right limit, -0
+            np.exp(part, out=part)
+        part += np.float32(1)
+        np.divide(g, part, out=part)
+        part *= up[start:stop]
+
+    for_row_blocks(len(y), _ELEMENTWISE_BLOCK, block)
     return y
 
 
@@ -87,11 +103,10 @@ def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
     x [n, heads, d], cos and sin [n, d/2] -> [n, heads, d].
     """
     half = x.shape[-1] // 2
-    low, high = x[..., :half], x[..., half:]
     cos, sin = cos[:, None, :], sin[:, None, :]
-    y = np.empty_like(x)
-    y[..., :half] = low * cos - high * sin
-    y[..., half:] = high * cos + low * sin
+    y = x * np.concatenate([cos, cos], axis=-1)
+    y[..., :half] -= x[..., half:] * sin
+    y[..., half:] += x[..., :half] * sin
     return y
 
 
@@ -113,8 +128,8 @@ def attention(q: np.ndarray, keys: np.ndarray, values: np.ndarray, past: int) ->
     size = heads // groups
     grouped = (q * np.float32(dim**-0.5)).reshape(n, groups, size, dim).transpose(1, 0, 2, 3)
     out = np.empty((n, groups, size, dim), np.float32)
-    for start in range(0, n, _QUERY_BLOCK):
-        stop = min(start + _QUERY_BLOCK, n)
+
+    def attend(start: int, stop: int) -> None:
         seen = past + stop
         rows = grouped[:, start:stop].reshape(groups, (stop - start) * size, dim)
         scores = rows @ keys[:, :seen].transpose(0, 2, 1)
@@ -125,6 +140,8 @@ def attention(q: np.ndarray, keys: np.ndarray, values: np.ndarray, past: int) ->
         block = scores @ values[:, :seen]
         block /= scores.sum(axis=-1, keepdims=True)
         out[start:stop] = block.reshape(groups, stop - start, size, dim).transpose(1, 0, 2, 3)
+
+    for_row_blocks(n, _QUERY_BLOCK, attend)
     return out.reshape(n, heads * dim)
 
 

@@ -12,9 +12,9 @@ from npu.device import Device
 from pipeline.deployment import Deployment
 from pipeline.model_session import ModelSession
 from reference.oracle.config import load_config
-from reference.oracle.sampling import Greedy, Sampler
+from reference.oracle.sampling import Sampler
 from reference.oracle.tensors import open_weights
-from reference.oracle.tokenizer import Tokenizer
+from reference.oracle.tokenizer import Tokenizer, load_tokenizer
 from refusal import Refusal
 
 
@@ -36,7 +36,7 @@ class Runner:
         description = deployment.description
         directory = Path(description.model_dir)
         config = load_config(directory, description.accepted_keys)
-        tokenizer = Tokenizer.open(directory, config) if (directory / "tokenizer.json").exists() else None
+        tokenizer = load_tokenizer(config) if (directory / "tokenizer.json").exists() else None
         session = ModelSession(
             config, open_weights(config), device, description.choices, cache=cache, progress=progress
         )
@@ -59,13 +59,13 @@ class Runner:
             Refusal: an empty prompt, an id outside the vocabulary, or more positions than the context has.
         """
         self._check(prompt, count)
-        draw = sampler or Greedy()
+        draw = sampler or Sampler()
         ends = self.tokenizer.eos_ids if stop and self.tokenizer else frozenset()
         self.session.prefill(list(prompt[:-1]))
         token = prompt[-1]
         for _ in range(count):
             logits = self.session.decode(token)
-            token = draw(logits)
+            token = draw(self.tokenizer.mask_padding(logits) if self.tokenizer else logits)
             yield token, logits
             if token in ends:
                 return

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.context import Subject
-from reference.oracle.tokenizer import Tokenizer
+from reference.oracle.tokenizer import Tokenizer, load_tokenizer
 from refusal import Refusal
 
 TEXTS = Path(__file__).parent.parent / "reference" / "texts"
@@ -44,7 +44,7 @@ def prompt_ids(subject: Subject, index: int) -> list[int]:
 def tokenizer_of(subject: Subject) -> Tokenizer | None:
     """The subject's tokenizer, None where its directory has none."""
     directory = subject.config.model_dir
-    return Tokenizer.open(directory, subject.config) if (directory / "tokenizer.json").exists() else None
+    return load_tokenizer(subject.config) if (directory / "tokenizer.json").exists() else None
 
 
 def _text(index: int) -> str:

@@ -75,6 +75,16 @@ def dependencies() -> list:
     return tomllib.loads((PACK / "pyproject.toml").read_text())["project"]["dependencies"]
 
 
+def make_test() -> None:
+    """Add what the tests need (torch and transformers among it) to the environment."""
+    import tomllib  # noqa: PLC0415
+
+    wanted_packages = tomllib.loads((PACK / "pyproject.toml").read_text())["project"]["optional-dependencies"]["test"]
+    python = location() / "bin" / "python"
+    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted_packages]
+    sys.exit(subprocess.run(command, check=False).returncode and 2)
+
+
 def wanted() -> str:
     """A fingerprint of requirements and Python version: another one makes the environment anew."""
     text = "\n".join([platform.python_version(), (PACK / "pyproject.toml").read_text().split("[project.optional")[0]])
@@ -114,3 +124,10 @@ def make(folder: Path) -> None:
 def _stamp(folder: Path) -> str:
     stamp = folder / STAMP
     return stamp.read_text() if stamp.exists() and (folder / "bin" / "python").exists() else ""
+
+
+if __name__ == "__main__":
+    enter()
+    if "--test" in sys.argv:
+        make_test()
+    print(f"environment: {location()}")

@@ -13,7 +13,8 @@ from pipeline.deployment import Deployment, find
 from pipeline.runner import Runner
 from pipeline.verbs.console import End, parser
 from pipeline.verbs.deploy import introduce
-from reference.oracle.sampling import Greedy, Sampled, Sampler
+from reference.oracle.chat import encode_chat
+from reference.oracle.sampling import Sampler, Sampling
 from refusal import Refusal
 
 
@@ -35,7 +36,7 @@ def generate(arguments: list[str]) -> End:
     if open_phases:
         print(f"phases {open_phases} have not passed: this text proves nothing")
     cache = cache_directory()
-    sampler = Greedy() if not args.temperature else Sampled(args.temperature, args.top_k, args.top_p, args.seed)
+    sampler = Sampler(Sampling(args.temperature, args.top_k, args.top_p, args.seed))
     speak(
         deployment,
         worker.open_device(deployment.description.device, cache),
@@ -57,8 +58,9 @@ def speak(
     if tokenizer is None:
         raise Refusal("no tokenizer.json", expected="the model's tokenizer", where=deployment.description.model_dir,
                       next_step="copy tokenizer.json into the model directory")  # fmt: skip
-    ids = tokenizer.encode(prompt) if raw else tokenizer.chat(prompt)
-    print(f"prompt: {len(ids)} tokens; sampling: {sampler}")
+    plain = raw or tokenizer.chat_template is None
+    ids = tokenizer.encode(prompt) if plain else encode_chat(tokenizer, [{"role": "user", "content": prompt}])
+    print(f"prompt: {len(ids)} tokens; {sampler.sampling}")
     stream, produced, started = tokenizer.stream(), [], time.monotonic()
     for token, _ in runner.stream(ids, count, sampler=sampler):
         produced.append(token)

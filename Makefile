@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+# Two commands matter: `make demo` deploys a real model on the digital twin, `make test` passes the tests.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+
+.PHONY: demo test check bench lint env clean
+
+demo:
+	$(PYTHON) scripts/demo.py
+
+test: $(VENV)/.test-ready
+	$(RUN) -m pytest -n 2 --dist loadfile --durations=12
+
+check: $(VENV)/.test-ready lint
+	$(RUN) -m pytest -n 2 --dist loadfile -m "not slow"
+
+lint: $(VENV)/.test-ready
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+bench: $(VENV)/.test-ready
+	$(RUN) -m tests.bench
+
+env:
+	$(PYTHON) scripts/environment.py
+
+# torch and transformers are for the tests alone.
+$(VENV)/.test-ready: pyproject.toml scripts/environment.py
+	$(PYTHON) scripts/environment.py
+	$(RUN) scripts/environment.py --test
+	touch $@
+
+clean:
+	rm -rf .cache .pytest_cache .ruff_cache

@@ -42,7 +42,16 @@ __all__ = [
 ]
 
 INCLUDE_ROOT = Path(__file__).parent / "include"
-FLAGS = ("-O3", "-std=c++20", "-fPIC", "-shared", "-ffp-contract=off", "-fno-semantic-interposition", "-w")
+FLAGS = (
+    "-O3",
+    "-std=c++20",
+    "-fPIC",
+    "-shared",
+    "-ffp-contract=off",
+    "-fno-semantic-interposition",
+    "-fno-strict-aliasing",
+    "-w",
+)
 X86_64_V3 = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"})
 ERROR_LINES = 600
 TRAP_MESSAGE_BYTES = 240

@@ -41,15 +41,18 @@ class accum {
   static constexpr bool is_real() { return true; }
 
   accum() = default;
-  accum(const accum &) = default;
-  accum &operator=(const accum &) = default;
+  TWIN_INLINE accum(const accum &other) { twin::copy<sizeof lanes_>(lanes_, other.lanes_); }
+  TWIN_INLINE accum &operator=(const accum &other) {
+    twin::copy<sizeof lanes_>(lanes_, other.lanes_);
+    return *this;
+  }
 
   /// Tags with one native width are interchangeable.
   template <typename Tag2>
     requires(!std::is_same_v<Tag, Tag2> && detail::same_accum<Tag, Tag2> &&
              detail::is_float_tag<Tag> == detail::is_float_tag<Tag2>)
   accum(const accum<Tag2, Elems> &other) {
-    __builtin_memcpy(lanes_, detail::raw(other), sizeof lanes_);
+    twin::copy<sizeof lanes_>(lanes_, detail::raw(other));
   }
 
   template <typename T>
@@ -126,7 +129,7 @@ class accum {
     static_assert(ElemsOut <= Elems, "aie::accum::extract<N>: N must not exceed the accumulator's lanes");
     check("extract", index, Elems / ElemsOut);
     accum<Tag, ElemsOut> out;
-    __builtin_memcpy(detail::raw(out), lanes_ + index * ElemsOut, sizeof(lane_type) * ElemsOut);
+    twin::copy<sizeof out>(detail::raw(out), lanes_ + index * ElemsOut);
     return out;
   }
 
@@ -135,7 +138,7 @@ class accum {
     static_assert(detail::same_accum<Tag, Tag2>, "aie::accum::insert: the part must have the accumulator's tag");
     static_assert(ElemsIn <= Elems, "aie::accum::insert: the part must not have more lanes than the accumulator");
     check("insert", index, Elems / ElemsIn);
-    __builtin_memcpy(lanes_ + index * ElemsIn, detail::raw(part), sizeof(lane_type) * ElemsIn);
+    twin::copy<sizeof part>(lanes_ + index * ElemsIn, detail::raw(part));
     return *this;
   }
 

@@ -35,7 +35,7 @@ TWIN_INLINE vector<std::remove_cv_t<T>, Elems> load_lanes(const T *from, const c
   if constexpr (Aligned)
     check_aligned<register_align(Elems * sizeof(T))>(from, call);
   vector<std::remove_cv_t<T>, Elems> out;
-  __builtin_memcpy(raw(out), from, sizeof out);
+  twin::copy<sizeof out>(raw(out), from);
   twin::core().loads += twin::units(out.bits(), 512);
   return out;
 }
@@ -44,7 +44,7 @@ template <bool Aligned, typename T, unsigned Elems>
 TWIN_INLINE void store_lanes(T *to, const vector<T, Elems> &v, const char *call) {
   if constexpr (Aligned)
     check_aligned<register_align(Elems * sizeof(T))>(to, call);
-  __builtin_memcpy(to, raw(v), sizeof v);
+  twin::copy<sizeof v>(to, raw(v));
   twin::core().stores += twin::units(v.bits(), 512);
 }
 

@@ -38,6 +38,19 @@ TWIN_INLINE void store(void *to, V value) {
   __builtin_memcpy(to, &value, sizeof(V));
 }
 
+/// Copies a register's bytes in whole host vectors. (g++ 12 moves a memcpy of this size through general registers.)
+template <unsigned Bytes>
+TWIN_INLINE void copy(void *to, const void *from) {
+  constexpr unsigned step = Bytes % 32 == 0 ? 32 : Bytes % 16 == 0 ? 16 : 0;
+  if constexpr (step == 0) {
+    __builtin_memcpy(to, from, Bytes);
+  } else {
+#pragma GCC unroll 16
+    for (unsigned i = 0; i < Bytes; i += step)
+      store(static_cast<char *>(to) + i, load<simd<uint64_t, step / 8>>(static_cast<const char *>(from) + i));
+  }
+}
+
 /// `yes` where the mask's lane is all ones, `no` where it is zero.
 template <typename M, typename V>
 TWIN_INLINE V blend(M mask, V yes, V no) {

@@ -8,6 +8,7 @@
 
 #include <tuple>
 
+#include "simd.hpp"
 #include "types.hpp"
 
 namespace aie {
@@ -78,8 +79,11 @@ class vector {
   static constexpr bool is_real() { return true; }
 
   vector() = default;
-  vector(const vector &) = default;
-  vector &operator=(const vector &) = default;
+  TWIN_INLINE vector(const vector &other) { twin::copy<sizeof lanes_>(lanes_, other.lanes_); }
+  TWIN_INLINE vector &operator=(const vector &other) {
+    twin::copy<sizeof lanes_>(lanes_, other.lanes_);
+    return *this;
+  }
 
   /// One value a lane.
   template <typename... Values>
@@ -116,7 +120,7 @@ class vector {
   TWIN_INLINE auto cast_to() const {
     static_assert(detail::is_valid_element<To>, "aie::vector::cast_to<T>: T must be an element type of AIE2P");
     vector<To, bytes() / sizeof(To)> out;
-    __builtin_memcpy(detail::raw(out), lanes_, bytes());
+    twin::copy<bytes()>(detail::raw(out), lanes_);
     return out;
   }
 
@@ -126,7 +130,7 @@ class vector {
     static_assert(ElemsOut <= Elems, "aie::vector::extract<N>: N must not exceed the vector's lanes");
     check("extract", index, Elems / ElemsOut);
     vector<T, ElemsOut> out;
-    __builtin_memcpy(detail::raw(out), lanes_ + index * ElemsOut, sizeof out);
+    twin::copy<sizeof out>(detail::raw(out), lanes_ + index * ElemsOut);
     return out;
   }
 
@@ -134,7 +138,7 @@ class vector {
   TWIN_INLINE vector &insert(unsigned index, const vector<T, ElemsIn> &part) {
     static_assert(ElemsIn <= Elems, "aie::vector::insert: the part must not have more lanes than the vector");
     check("insert", index, Elems / ElemsIn);
-    __builtin_memcpy(lanes_ + index * ElemsIn, detail::raw(part), sizeof part);
+    twin::copy<sizeof part>(lanes_ + index * ElemsIn, detail::raw(part));
     return *this;
   }
 
@@ -205,7 +209,7 @@ TWIN_INLINE void to_floats(const vector<T, Elems> &v, float *out) {
   if constexpr (std::is_same_v<T, bfloat16>)
     twin::widen<Elems>(raw(v), out);
   else
-    __builtin_memcpy(out, raw(v), sizeof v);
+    twin::copy<sizeof v>(out, raw(v));
 }
 
 /// The inverse: floats become lanes, narrowed by the rounding register when T is bfloat16.
@@ -215,7 +219,7 @@ TWIN_INLINE vector<T, Elems> from_floats(const float *from) {
   if constexpr (std::is_same_v<T, bfloat16>)
     twin::narrow<Elems>(from, raw(out), twin::narrow_rules[twin::rounding()]);
   else
-    __builtin_memcpy(raw(out), from, sizeof out);
+    twin::copy<sizeof out>(raw(out), from);
   return out;
 }
 

@@ -69,7 +69,7 @@ class DeviceOp(IRDLOperation):
     @classmethod
     def parse(cls, parser: Parser) -> DeviceOp:
         with parser.in_parens():
-            device = StringAttr(parser.parse_identifier())
+            device = StringAttr(parser.parse_identifier_or_str_literal())
         symbol = parser.parse_optional_symbol_name() or StringAttr("main")
         region = parser.parse_region()
         if not region.blocks:
@@ -214,13 +214,13 @@ class UseLockOp(IRDLOperation):
         with parser.in_parens():
             lock = parser.parse_operand()
             parser.parse_punctuation(",")
-            properties["action"] = StringAttr(parser.parse_identifier())
+            properties["action"] = StringAttr(parser.parse_identifier_or_str_literal())
             while parser.parse_optional_punctuation(","):
                 number = parser.parse_optional_integer()
                 if number is not None:
                     properties["value"] = IntegerAttr(number, i32)
                 else:
-                    properties["blocking"] = StringAttr(parser.parse_identifier())
+                    properties["blocking"] = StringAttr(parser.parse_identifier_or_str_literal())
         attributes = dict(parser.parse_optional_attr_dict())
         if "acq_en" in attributes:
             properties["acq_en"] = attributes.pop("acq_en")

@@ -286,7 +286,7 @@ class _PortOp(IRDLOperation):
         attributes = dict(parser.parse_optional_attr_dict())
         fifo = parser.parse_symbol_name().data
         with parser.in_parens():
-            port = parser.parse_identifier()
+            port = parser.parse_identifier_or_str_literal()
             parser.parse_punctuation(",")
             count = parser.parse_integer()
         return cls.properties_of(fifo, port, count), attributes

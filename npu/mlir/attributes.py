@@ -168,7 +168,7 @@ class Keyword(CustomDirective):
     attribute: AttributeVariable
 
     def parse(self, parser: Parser, state: ParsingState) -> None:
-        self.attribute.set(state, StringAttr(parser.parse_identifier()))
+        self.attribute.set(state, StringAttr(parser.parse_identifier_or_str_literal()))
 
     def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
         state.print_whitespace(printer)

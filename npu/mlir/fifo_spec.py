@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from npu.program import Buffer, BufferDescriptor, Channel, Dim, DmaProgram, FifoEnd, Lock, MemRef, Route, TileId
 from refusal import Refusal
@@ -83,6 +84,12 @@ def ring(channel: Channel, bds: list[BufferDescriptor], executions: int | None) 
     following = [index + 1 if index < last else (0 if executions is None else None) for index in range(len(bds))]
     linked = tuple(replace(bd, next=after) for bd, after in zip(bds, following, strict=True))
     return DmaProgram(channel, linked, repeat_count=0 if executions is None else executions - 1)
+
+
+def moved(dims: tuple[Dim, ...], padding: tuple[tuple[int, int], ...]) -> int:
+    """Elements that one execution puts into the stream: the sizes with what is padded before and after, multiplied."""
+    pads = padding or ((0, 0),) * len(dims)
+    return prod(dim.size + before + after for dim, (before, after) in zip(dims, pads, strict=True))
 
 
 def refuse(where: str, found: str, expected: str, next_step: str = "change the object FIFO") -> Refusal:

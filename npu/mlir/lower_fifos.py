@@ -24,10 +24,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import prod
 
 from npu.array import Array
-from npu.mlir.fifo_spec import AcquireSpec, FifoSpec, LinkSpec, Lowered, refuse, ring
+from npu.mlir.fifo_spec import AcquireSpec, FifoSpec, LinkSpec, Lowered, moved, refuse, ring
 from npu.program import (
     Buffer,
     BufferDescriptor,
@@ -317,10 +316,11 @@ class _Lowering:
         link_repeat: int,
     ) -> BufferDescriptor:
         fifo = half.spec
-        if half.dims and prod(dim.size for dim in half.dims) != length:
+        pads = fifo.padding if channel.direction is Direction.MM2S and channel.tile.kind is TileKind.MEMTILE else ()
+        if half.dims and moved(half.dims, pads) != length:
             raise refuse(
                 fifo.where,
-                f"sizes {[dim.size for dim in half.dims]} of @{fifo.name}, {prod(d.size for d in half.dims)} elements",
+                f"sizes {[dim.size for dim in half.dims]} of @{fifo.name}, {moved(half.dims, pads)} elements",
                 f"a product of {length}, what one transfer moves",
                 "correct the layout's sizes",
             )
@@ -330,7 +330,6 @@ class _Lowering:
             writes = channel.direction is Direction.S2MM
             acquire = LockUse(free if writes else filled, link_repeat)
             release = LockUse(filled if writes else free, link_repeat)
-        pads = fifo.padding if channel.direction is Direction.MM2S and channel.tile.kind is TileKind.MEMTILE else ()
         return BufferDescriptor(
             element_bytes=half.element.element_bytes,
             offset=offset,

@@ -114,6 +114,8 @@ class CoreReader:
             raise self.refuse(op, f"a body of {len(blocks)} blocks", "structured control flow (scf) in one block")
         if op.elf_file is not None:
             raise self.refuse(op, f"elf_file {op.elf_file.data}", "a body: a finished ELF cannot run here")
+        if op.link_with is not None and op.link_files is not None:
+            raise self.refuse(op, "link_with and link_files", "one of them")
         body = self.block(blocks[0])
         if op.link_with is not None:
             self.files[op.link_with.data] = None
@@ -162,6 +164,8 @@ class CoreReader:
                 return If(self.name(op.cond), then, otherwise)
             case scf.WhileOp():
                 return self.endless(op)
+            case scf.IndexSwitchOp():
+                return self.switch(op)
         return self.scalar(op)
 
     def region(self, region) -> tuple[Statement, ...]:
@@ -234,6 +238,21 @@ class CoreReader:
         if op.results or op.arguments or len(before) > 2 or _constant(condition.operands[0]) not in (1, -1, True):
             raise self.refuse(op, "scf.while with a condition", "an endless one, or scf.for")
         return While(self.block(op.after_region.block))
+
+    def switch(self, op: scf.IndexSwitchOp) -> Op:
+        """How aie-opt writes FIFO rotation: a choice between buffers. Operands: index, default, then the cases."""
+        chosen = []
+        for region in (op.default_region, *op.case_regions):
+            last = region.block.last_op
+            if region.block.first_op is not last or len(last.operands) != 1:
+                raise self.refuse(op, "scf.index_switch with computing cases", "cases that only yield a buffer")
+            chosen.append(self.name(last.operands[0]))
+        cases = tuple(op.cases.get_values())
+        type = memref_of(op.results[0].type)
+        operands = (self.name(op.arg), *chosen)
+        return Op(
+            op.name, self.name(op.results[0]), operands, (("cases", cases), ("type", type)), self.parsed.where(op)
+        )
 
     def scalar(self, op: Operation) -> Op:
         where = self.parsed.where(op)

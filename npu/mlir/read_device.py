@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, MemRefType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
@@ -80,6 +82,7 @@ class DeviceReader:
             if not isinstance(op, self.KNOWN):
                 raise refuse(self.parsed, op, f"{op.name} in a device", "tiles, FIFOs, DMAs, routes, cores, sequences")
         tiles = [self.tile(op) for op in self.all(TileOp)]
+        self.name_buffers()
         locks = self.locks()
         explicit = [
             dma
@@ -202,6 +205,8 @@ class DeviceReader:
             raise refuse(self.parsed, op, "repeat_count on a shim producer", "one in the runtime sequence")
         if producer.row == 0 and any(tile.row == 0 for tile in consumers):
             raise refuse(self.parsed, op, "a FIFO from shim to shim", "a core or memtile at one end")
+        if op.iter_count is not None and not any(tile.row == 1 for tile in (producer, *consumers)):
+            raise refuse(self.parsed, op, "iter_count without a memtile", "a memtile at one end")
         initial = tuple(_bytes(value) for value in op.initValues.data) if op.initValues is not None else None
         return FifoSpec(
             name=op.sym_name.data,
@@ -232,27 +237,36 @@ class DeviceReader:
 
     # ---- memory -------------------------------------------------------------------------------
 
+    def index_ends(self, op: CoreOp) -> int:
+        """FIFO ends of a core that rotate at run time: the compiler keeps an i32 counter for each."""
+        if not _flag(op, "dynamic_objfifo_lowering") or core_tile(op) not in self.with_fifos:
+            return 0
+        return len({(acquire.fifo, acquire.port) for acquire in acquires_of(op)})
+
+    def name_buffers(self) -> None:
+        """Symbols, or numbers where there is none; cores' counters take part in the numbering."""
+        self.with_fifos = {TileId(*tile_place(tile)) for op in self.all(ObjectFifoOp) for tile in op.operands}
+        self.index_names: dict[CoreOp, str] = {}
+        anonymous = count()
+        for op in self.ops:
+            if isinstance(op, BufferOp):
+                self.buffer_names[op] = op.sym_name.data if op.sym_name is not None else f"_anonymous{next(anonymous)}"
+            elif isinstance(op, CoreOp) and self.index_ends(op):
+                self.index_names[op] = f"_anonymous{next(anonymous)}"
+
     def buffers(self, lowered: Lowered) -> list[Buffer]:
         """All buffers in the order in which the compiler meets them: FIFO pools right after the last tile.
 
         A core whose FIFOs rotate at run time gets one more buffer, an i32 per FIFO end that it acquires.
         """
-        with_fifos = {TileId(*tile_place(tile)) for op in self.all(ObjectFifoOp) for tile in op.operands}
         last_tile = max((i for i, op in enumerate(self.ops) if isinstance(op, TileOp)), default=-1)
         ordered: list[Buffer] = []
-        anonymous = 0
         for index, op in enumerate(self.ops):
             if isinstance(op, BufferOp):
-                if op.sym_name is None:
-                    self.buffer_names[op], anonymous = f"_anonymous{anonymous}", anonymous + 1
-                else:
-                    self.buffer_names[op] = op.sym_name.data
                 ordered.append(self.buffer(op))
-            elif isinstance(op, CoreOp) and core_tile(op) in with_fifos and _flag(op, "dynamic_objfifo_lowering"):
-                ends = {(acquire.fifo, acquire.port) for acquire in acquires_of(op)}
-                if ends:
-                    name, anonymous = f"_anonymous{anonymous}", anonymous + 1
-                    ordered.append(Buffer(name, core_tile(op), MemRef((len(ends),), "i32")))
+            elif op in self.index_names:
+                counters = MemRef((self.index_ends(op),), "i32")
+                ordered.append(Buffer(self.index_names[op], core_tile(op), counters))
             if index == last_tile:
                 ordered += lowered.buffers
         return ordered

@@ -23,6 +23,7 @@ from npu.mlir.aie import (
     UseLockOp,
     tile_place,
 )
+from npu.mlir.fifo_spec import moved
 from npu.mlir.read_core import lock_use
 from npu.mlir.text import ParsedModule
 from npu.mlir.types import dtype_of, has_identity_layout
@@ -120,8 +121,8 @@ def read_bd(
         raise refuse(parsed, block.last_op, "a BD block without dma_bd", "one dma_bd")
     if bd.packet is not None:
         packet = bd.packet.data
-    if bd.next_bd_id is not None:
-        raise refuse(parsed, bd, "next_bd_id", "aie.next_bd")
+    if bd.next_bd_id is not None and after is None:
+        raise refuse(parsed, bd, "next_bd_id on a BD that ends its chain", "aie.next_bd")
     memref = bd.buffer.type
     assert isinstance(memref, MemRefType)
     dtype = dtype_of(memref.element_type)
@@ -129,7 +130,8 @@ def read_bd(
     dims = tuple(Dim(size, stride) for size, stride in bd.dimensions.data) if bd.dimensions is not None else ()
     dims, iteration = split_iteration(dims) if shim else (dims, Dim(1, 0))
     length = bd.len.value.data if bd.len is not None else _whole(parsed, bd, memref, dims)
-    check_product(parsed, bd, dims, length)
+    padding = bd.pad_dimensions.data if bd.pad_dimensions is not None else ()
+    check_product(parsed, bd, dims, length, padding)
     return BufferDescriptor(
         element_bytes=DTYPE_BYTES[dtype],
         offset=place.offset + (bd.offset.value.data if bd.offset is not None else 0),
@@ -138,7 +140,7 @@ def read_bd(
         argument=place.argument,
         dims=dims,
         iteration=iteration,
-        padding=bd.pad_dimensions.data if bd.pad_dimensions is not None else (),
+        padding=padding,
         acquire=acquire,
         release=release,
         next=after,
@@ -156,11 +158,11 @@ def split_iteration(dims: tuple[Dim, ...]) -> tuple[tuple[Dim, ...], Dim]:
     return dims[1:], outer if outer.size > 1 and outer.stride else Dim(1, 0)
 
 
-def check_product(parsed: ParsedModule, op: Operation, dims: tuple[Dim, ...], length: int) -> None:
-    """The data dimensions move exactly `length` elements, as AIEDMATasksToNPU checks too."""
-    product = 1
-    for dim in dims:
-        product *= dim.size
+def check_product(
+    parsed: ParsedModule, op: Operation, dims: tuple[Dim, ...], length: int, padding: tuple[tuple[int, int], ...] = ()
+) -> None:
+    """The data dimensions, with their padding, move exactly `length` elements, as AIEDMATasksToNPU checks too."""
+    product = moved(dims, padding)
     if dims and product != length:
         raise refuse(
             parsed, op, f"sizes {[dim.size for dim in dims]} ({product} elements) and length {length}",

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cores' side of the twin: which compiled function a name means, and each core's registers and counters."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from npu.device import DeviceFault
+from npu.program import DeviceProgram, KernelFunction, MemRef, TileId
+from npu.twin.hostcc import CoreState, KernelLibrary
+from npu.twin.scalar_ops import View
+
+MAX_ARGUMENTS = 16
+COUNTERS = tuple(name for name, kind in CoreState._fields_ if kind is ctypes.c_uint64)
+_CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
+
+
+@dataclass(frozen=True)
+class BoundFunction:
+    """A kernel function of a device: its declaration and its compiled code. `key` addresses the library's content."""
+
+    declaration: KernelFunction
+    address: int
+    call_address: int
+    key: str
+
+
+def bind_functions(device: DeviceProgram, libraries: Mapping[str, KernelLibrary]) -> dict[str, BoundFunction]:
+    """Every declared function of `device`, found in the library that its `link_with` names.
+
+    libraries: by object file name, as the text spells it.
+    """
+    bound = {}
+    for function in device.functions:
+        name = function.link_with
+        if name is None or name not in libraries:
+            raise DeviceFault(
+                f"@{function.name} of @{device.name} links with {name!r}; the artifact has {sorted(libraries)}. "
+                "Give the function a link_with and add its KernelObject to the artifact"
+            )
+        library = libraries[name]
+        bound[function.name] = BoundFunction(
+            function, library.address(function.name), library.call_address, library.path.stem
+        )
+    return bound
+
+
+class CoreStates:
+    """The state of every core of a device, contiguous, so that all counters are read at once."""
+
+    def __init__(self, tiles: tuple[TileId, ...]) -> None:
+        self.tiles = tiles
+        self._states = (CoreState * max(1, len(tiles)))()
+        self.address = ctypes.addressof(self._states)
+        self.stride = ctypes.sizeof(CoreState)
+        raw = np.frombuffer(self._states, np.uint8).reshape(max(1, len(tiles)), self.stride)
+        first = getattr(CoreState, COUNTERS[0]).offset
+        self._counters = raw[:, first : first + 8 * len(COUNTERS)].view(np.uint64)
+        self._registers = raw[:, :8].view(np.uint32)
+
+    def reset_registers(self) -> None:
+        """Rounding floor, saturation none: what a configured core starts with."""
+        self._registers[:] = 0
+
+    def take_counters(self) -> np.ndarray:
+        """(cores, len(COUNTERS)) uint64 since the last call."""
+        values = self._counters.copy()
+        self._counters[:] = 0
+        return values
+
+    def pointer(self, core: int) -> int:
+        return self.address + core * self.stride
+
+    def trap_message(self, core: int) -> str:
+        return self._states[core].trap_message.decode(errors="replace")
+
+    def rounding(self, core: int) -> int:
+        return int(self._registers[core, 0])
+
+
+Argument = View | int
+
+
+class PreparedCall:
+    """A kernel call whose words are laid out once. `arguments` are views or integers."""
+
+    __slots__ = ("address", "arguments", "call", "count", "memories", "words")
+
+    def __init__(self, function: BoundFunction, arguments: tuple[Argument, ...], core: TileId) -> None:
+        name = function.declaration.name
+        declared = function.declaration.arguments
+        if len(arguments) != len(declared) or len(arguments) > MAX_ARGUMENTS:
+            raise DeviceFault(
+                f"{core} calls @{name} with {len(arguments)} arguments; it declares {len(declared)} (at most {MAX_ARGUMENTS})"
+            )
+        for position, (given, wanted) in enumerate(zip(arguments, declared, strict=True)):
+            _check_argument(name, core, position, given, wanted)
+        self.arguments = arguments
+        self.memories = tuple(dict.fromkeys(a.memory for a in arguments if isinstance(a, View)))
+        values = [a.pointer if isinstance(a, View) else int(a) & 0xFFFFFFFFFFFFFFFF for a in arguments]
+        self.words = (ctypes.c_uint64 * max(1, len(values)))(*values)
+        self.count = len(values)
+        self.address = function.address
+        self.call = _CALL(function.call_address)
+
+
+def _check_argument(name: str, core: TileId, position: int, given: Argument, wanted: MemRef | str) -> None:
+    if isinstance(wanted, MemRef) != isinstance(given, View):
+        raise DeviceFault(f"{core} calls @{name}: argument {position} is {given!r}, declared as {wanted}")
+    if isinstance(wanted, MemRef) and isinstance(given, View):
+        end = given.byte_offset + wanted.nbytes
+        if given.byte_offset < 0 or end > given.memory.nbytes:
+            raise DeviceFault(
+                f"{core} calls @{name}: argument {position} is declared as {wanted} ({wanted.nbytes} bytes), but "
+                f"{given.memory} has {given.memory.nbytes - given.byte_offset} bytes from byte {given.byte_offset}"
+            )

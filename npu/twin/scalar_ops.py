@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scalar operations of core bodies (arith, memref addressing) as Python expressions.
+
+Index values are unbounded here, i32 and narrower wrap where the operation says its type (attribute `type`). An
+operation that is not in the table is refused by name: nothing is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+import numpy as np
+
+from npu.device import DeviceFault
+from npu.program import MemRef, Op
+from npu.twin.memory import Memory
+
+MEMREF_OPS = frozenset(
+    {"memref.subview", "memref.reinterpret_cast", "memref.cast", "memref.collapse_shape", "memref.expand_shape",
+     "memref.assume_alignment", "scf.index_switch"}
+)  # fmt: skip
+
+_NUMPY = {
+    "i8": "int8", "ui8": "uint8", "i16": "int16", "i32": "int32", "ui32": "uint32", "index": "int32", "i64": "int64",
+    "f32": "float32", "f16": "float16", "bf16": "uint16",
+}  # fmt: skip
+
+
+class View:
+    """A memref value of a core: elements of a memory from `offset` (elements), with shape and strides (elements)."""
+
+    __slots__ = ("dtype", "memory", "offset", "pointer", "shape", "strides")
+
+    def __init__(self, memory: Memory, dtype: str, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]):
+        self.memory = memory
+        self.dtype = dtype
+        self.offset = offset
+        self.shape = shape
+        self.strides = strides
+        self.pointer = memory.address + offset * self.element_bytes
+
+    @property
+    def element_bytes(self) -> int:
+        return MemRef((), self.dtype).element_bytes
+
+    @property
+    def byte_offset(self) -> int:
+        return self.offset * self.element_bytes
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * self.element_bytes
+
+    @staticmethod
+    def of(memory: Memory) -> View:
+        """The whole memory in its declared shape."""
+        return View(memory, memory.type.dtype, 0, memory.type.shape, row_major(memory.type.shape))
+
+    def element(self, indices: tuple[int, ...]) -> tuple[np.ndarray, int]:
+        """(the memory in this dtype, flat index). DeviceFault outside the view."""
+        for index, size in zip(indices, self.shape, strict=True):
+            if not 0 <= index < size:
+                raise DeviceFault(f"index {indices} is outside {self.shape} of {self.memory}")
+        flat = self.offset + sum(i * s for i, s in zip(indices, self.strides, strict=True))
+        whole = self.memory.data.nbytes // self.element_bytes * self.element_bytes
+        return self.memory.data[:whole].view(_NUMPY[self.dtype]), flat
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in elements of a dense row-major shape."""
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def load_element(view: View, indices: tuple[int, ...]) -> int | float:
+    """One element as a Python number; bf16 is widened."""
+    elements, flat = view.element(indices)
+    raw = elements[flat]
+    if view.dtype == "bf16":
+        return float(np.array([int(raw) << 16], np.uint32).view(np.float32)[0])
+    return raw.item()
+
+
+def store_element(view: View, indices: tuple[int, ...], value: int | float) -> None:
+    """Write one element; integers wrap, floats round to nearest even."""
+    elements, flat = view.element(indices)
+    if view.dtype == "bf16":
+        bits = int(np.array([value], np.float32).view(np.uint32)[0])
+        elements[flat] = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16 & 0xFFFF
+    elif view.dtype in ("f32", "f16"):
+        elements[flat] = value
+    else:
+        elements[flat] = np.array([int(value) & (1 << 64) - 1], np.uint64).astype(elements.dtype)[0]
+
+
+def subview(view: View, offsets: tuple[int, ...], sizes: tuple[int, ...], strides: tuple[int, ...]) -> View:
+    """memref.subview."""
+    offset = view.offset + sum(o * s for o, s in zip(offsets, view.strides, strict=True))
+    return View(
+        view.memory, view.dtype, offset, sizes, tuple(a * b for a, b in zip(strides, view.strides, strict=True))
+    )
+
+
+def reinterpret(view: View, offset: int, sizes: tuple[int, ...], strides: tuple[int, ...]) -> View:
+    """memref.reinterpret_cast: offset and strides count from the base of the memory."""
+    return View(view.memory, view.dtype, offset, sizes, strides)
+
+
+def reshape(view: View, shape: tuple[int, ...]) -> View:
+    """memref.cast, collapse_shape, expand_shape of a dense view."""
+    return View(view.memory, view.dtype, view.offset, shape, row_major(shape))
+
+
+def wrap(value: int, bits: int) -> int:
+    """Two's complement of `bits` bits."""
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+def divide(a: int, b: int) -> int:
+    """Signed division towards zero. DeviceFault on zero."""
+    if b == 0:
+        raise DeviceFault("a core divides by zero")
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def unsigned(value: int) -> int:
+    """The 32-bit pattern of an integer as a non-negative number."""
+    return value & 0xFFFFFFFF
+
+
+_BINARY = {
+    "arith.addi": "{0} + {1}", "arith.subi": "{0} - {1}", "arith.muli": "{0} * {1}", "arith.andi": "{0} & {1}",
+    "arith.ori": "{0} | {1}", "arith.xori": "{0} ^ {1}", "arith.shli": "{0} << {1}", "arith.shrsi": "{0} >> {1}",
+    "arith.shrui": "unsigned({0}) >> {1}", "arith.divsi": "divide({0}, {1})",
+    "arith.divui": "divide(unsigned({0}), unsigned({1}))", "arith.remsi": "{0} - {1} * divide({0}, {1})",
+    "arith.remui": "unsigned({0}) % unsigned({1})", "arith.floordivsi": "{0} // {1}",
+    "arith.ceildivsi": "-(-{0} // {1})", "arith.ceildivui": "-(-{0} // {1})", "arith.minsi": "min({0}, {1})",
+    "arith.maxsi": "max({0}, {1})", "arith.minui": "min(unsigned({0}), unsigned({1}))",
+    "arith.maxui": "max(unsigned({0}), unsigned({1}))",
+}  # fmt: skip
+_FLOAT = {
+    "arith.addf": "{0} + {1}", "arith.subf": "{0} - {1}", "arith.mulf": "{0} * {1}", "arith.divf": "{0} / {1}",
+    "arith.maximumf": "max({0}, {1})", "arith.minimumf": "min({0}, {1})", "arith.maxnumf": "max({0}, {1})",
+    "arith.minnumf": "min({0}, {1})", "arith.negf": "-{0}",
+}  # fmt: skip
+_SAME = frozenset({"arith.index_cast", "arith.extsi", "arith.extf"})
+_COMPARE = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")  # MLIR's numbering
+_SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_ORDERED = {1: "==", 2: ">", 3: ">=", 4: "<", 5: "<="}  # MLIR's numbers of oeq, ogt, oge, olt, ole
+_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
+
+NAMESPACE: dict[str, Callable[..., object]] = {
+    "divide": divide, "unsigned": unsigned, "wrap": wrap, "subview": subview, "reinterpret": reinterpret,
+    "reshape": reshape, "float32": lambda value: float(np.float32(value)),
+}  # fmt: skip
+
+
+def expression(op: Op, operands: list[str]) -> str:
+    """Python text of a value-producing operation (memref.load apart). DeviceFault for one the twin does not know."""
+    attributes = dict(op.attributes)
+    kind = str(attributes.get("type", ""))
+    args = [f"({text})" if not text.isidentifier() else text for text in operands]
+    if op.name == "arith.constant":
+        return repr(attributes["value"])
+    if op.name in _BINARY:
+        text = _BINARY[op.name].format(*args)
+        return f"wrap({text}, {_BITS[kind]})" if kind in _BITS else text
+    if op.name in _FLOAT:
+        return f"float32({_FLOAT[op.name].format(*args)})"
+    if op.name == "arith.cmpf" and attributes["predicate"] in _ORDERED:
+        return f"({args[0]} {_ORDERED[attributes['predicate']]} {args[1]})"
+    if op.name == "arith.cmpi":
+        return _compare(attributes["predicate"], args)
+    if op.name == "arith.select":
+        return f"({args[1]} if {args[0]} else {args[2]})"
+    if op.name == "arith.trunci":
+        return f"wrap({args[0]}, {_BITS.get(kind, 32)})"
+    if op.name in ("arith.extui", "arith.index_castui"):
+        return f"unsigned({args[0]})"
+    if op.name in ("arith.sitofp", "arith.uitofp", "arith.truncf"):
+        return f"float32({args[0]})"
+    if op.name in ("arith.fptosi", "arith.fptoui"):
+        return f"int({args[0]})"
+    if op.name in _SAME:
+        return args[0]
+    if op.name in MEMREF_OPS:
+        return _memref(op, attributes, args)
+    raise DeviceFault(f"the twin does not execute {op.name} in a core ({op.where}); move it into a kernel")
+
+
+def _compare(predicate: object, args: list[str]) -> str:
+    name = _COMPARE[predicate] if isinstance(predicate, int) else str(predicate)
+    if name in ("eq", "ne"):
+        return f"({args[0]} {_SIGNS[name]} {args[1]})"
+    sign = _SIGNS[name[1:]]
+    if name[0] == "u":
+        return f"(unsigned({args[0]}) {sign} unsigned({args[1]}))"
+    return f"({args[0]} {sign} {args[1]})"
+
+
+def _memref(op: Op, attributes: dict[str, object], args: list[str]) -> str:
+    """Static parts come as attributes; None (or a negative dynamic marker) takes the next operand."""
+    if op.name == "memref.assume_alignment":
+        return args[0]
+    if op.name == "scf.index_switch":
+        cases = "".join(f"{case}: {value}, " for case, value in zip(attributes["cases"], args[2:], strict=True))  # type: ignore[call-overload]
+        return f"{{{cases}}}.get({args[0]}, {args[1]})"
+    if op.name in ("memref.cast", "memref.collapse_shape", "memref.expand_shape"):
+        shape = attributes.get("shape", attributes.get("static_output_shape"))
+        return args[0] if shape is None else f"reshape({args[0]}, {tuple(shape)!r})"  # type: ignore[arg-type]
+    if op.name not in ("memref.subview", "memref.reinterpret_cast"):
+        raise DeviceFault(f"the twin does not execute {op.name} in a core ({op.where})")
+    rest = iter(args[1:])
+
+    def fill(name: str) -> str:
+        values = attributes.get(f"static_{name}", attributes.get(name, ()))
+        items = [next(rest) if v is None or v == -(2**63) else repr(v) for v in values]  # type: ignore[union-attr]
+        return f"({''.join(i + ', ' for i in items)})"
+
+    parts = [fill("offsets"), fill("sizes"), fill("strides")]
+    if op.name == "memref.reinterpret_cast":
+        return f"reinterpret({args[0]}, {parts[0]}[0], {parts[1]}, {parts[2]})"
+    return f"subview({args[0]}, {', '.join(parts)})"

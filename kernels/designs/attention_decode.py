@@ -128,20 +128,36 @@ class _Writer:
         d, g = self.device, self.design
         self.cores = {(col, row): d.tile(col, 2 + row) for col in range(g.columns) for row in range(ROWS)}
         header_type = MemRef((PARAMS + g.head_dim + g.qkv,), "bf16")
-        self.header = d.fifo("header", d.tile(0, 0), list(self.cores.values()), 1, header_type)
+        self.header = d.fifo(
+            "header", producer=d.tile(0, 0), consumers=list(self.cores.values()), depth=1, element=header_type
+        )
         last = self.cores[g.columns - 1, 0]
-        self.out = d.fifo("out", last, [d.tile(g.columns - 1, 0)], 1, MemRef((g.qkv,), "bf16"))
+        self.out = d.fifo(
+            "out", producer=last, consumers=[d.tile(g.columns - 1, 0)], depth=1, element=MemRef((g.qkv,), "bf16")
+        )
         self.kv_in, self.kv, self.chain = [], {}, {}
         offsets = [row * self.block_type.elements for row in range(ROWS)]
         for col in range(g.columns):
             shim, mem = d.tile(col, 0), d.tile(col, 1)
-            self.kv_in.append(d.fifo(f"kv_in_c{col}x", shim, [mem], 4, self.column_type))
+            self.kv_in.append(
+                d.fifo(f"kv_in_c{col}x", producer=shim, consumers=[mem], depth=4, element=self.column_type)
+            )
             for row in range(ROWS):
-                self.kv[col, row] = d.fifo(f"kv_c{col}r{row}x", mem, [self.cores[col, row]], [4, 4], self.block_type)
+                self.kv[col, row] = d.fifo(
+                    f"kv_c{col}r{row}x",
+                    producer=mem,
+                    consumers=[self.cores[col, row]],
+                    depth=[4, 4],
+                    element=self.block_type,
+                )
                 target = (col, row - 1) if row else (col + 1, 0)
                 if target in self.cores:
                     self.chain[col, row] = d.fifo(
-                        f"state_c{col}r{row}x", self.cores[col, row], [self.cores[target]], 1, self.state_type
+                        f"chain_c{col}r{row}x",
+                        producer=self.cores[col, row],
+                        consumers=[self.cores[target]],
+                        depth=1,
+                        element=self.state_type,
                     )
             d.link([self.kv_in[col]], [self.kv[col, row] for row in range(ROWS)], dest_offsets=offsets)
 

@@ -132,20 +132,28 @@ class _Writer:
         d, rows = self.device, self.design.core_rows
         cores = {(col, row): d.tile(col, 2 + row) for col in range(COLUMNS) for row in range(rows)}
         self.cores = cores
-        self.kv_in = d.fifo("kv_in", d.tile(0, 0), [d.tile(0, 1)], 4, self.kv_type)
+        self.kv_in = d.fifo("kv_in", producer=d.tile(0, 0), consumers=[d.tile(0, 1)], depth=4, element=self.kv_type)
         everyone = [cores[col, row] for col in range(COLUMNS) for row in range(rows)]
-        self.kv = d.fifo("kv_all", d.tile(0, 1), everyone, [4] + [4] * len(everyone), self.kv_type)
+        self.kv = d.fifo(
+            "kv_all", producer=d.tile(0, 1), consumers=everyone, depth=[4] + [4] * len(everyone), element=self.kv_type
+        )
         d.link([self.kv_in], [self.kv])
         self.q_in, self.q, self.out, self.out_column = [], {}, {}, []
         offsets = [row * self.tile_type.elements for row in range(rows)]
         for col in range(COLUMNS):
             shim, mem = d.tile(col, 0), d.tile(col, 1)
-            self.q_in.append(d.fifo(f"q_in_c{col}x", shim, [mem], 2, self.column_type))
-            self.out_column.append(d.fifo(f"out_c{col}x", mem, [shim], 2, self.column_type))
+            self.q_in.append(d.fifo(f"q_in_c{col}x", producer=shim, consumers=[mem], depth=2, element=self.column_type))
+            self.out_column.append(
+                d.fifo(f"out_c{col}x", producer=mem, consumers=[shim], depth=2, element=self.column_type)
+            )
             for row in range(rows):
                 core = cores[col, row]
-                self.q[col, row] = d.fifo(f"q_c{col}r{row}x", mem, [core], 2, self.tile_type)
-                self.out[col, row] = d.fifo(f"out_c{col}r{row}x", core, [mem], 2, self.tile_type)
+                self.q[col, row] = d.fifo(
+                    f"q_c{col}r{row}x", producer=mem, consumers=[core], depth=2, element=self.tile_type
+                )
+                self.out[col, row] = d.fifo(
+                    f"out_c{col}r{row}x", producer=core, consumers=[mem], depth=2, element=self.tile_type
+                )
             d.link([self.q_in[col]], [self.q[col, row] for row in range(rows)], dest_offsets=offsets)
             d.link([self.out[col, row] for row in range(rows)], [self.out_column[col]], source_offsets=offsets)
 
@@ -189,7 +197,8 @@ class _Writer:
         width, dim, blocks = g.row_width, g.head_dim, g.tokens // g.key_block
         k_first = (g.heads + kv_head) * dim
         kv = s.bd(0, k_first, [blocks, 2, g.key_block, dim], [g.key_block * width, g.kv_heads * dim, width, 1])
-        inputs = [s.task(self.kv_in, [kv], repeat=blocks - 1)]
+        # Inputs carry tokens: only an awaited task is known to have left its channel's queue.
+        inputs = [s.task(self.kv_in, [kv], token=True, repeat=blocks - 1)]
         outputs = []
         rounds = g.tokens // TOKEN_BLOCK
         q_first = kv_head * g.group * dim
@@ -198,7 +207,7 @@ class _Writer:
             token = col * QUERY_TILE
             sizes = [rounds, g.group, QUERY_TILE, dim]
             q = s.bd(0, token * width + q_first, sizes, [TOKEN_BLOCK * width, dim, width, 1])
-            inputs.append(s.task(self.q_in[col], [q], repeat=rounds - 1))
+            inputs.append(s.task(self.q_in[col], [q], token=True, repeat=rounds - 1))
             out = s.bd(1, token * out_width + q_first, sizes, [TOKEN_BLOCK * out_width, dim, out_width, 1])
             outputs.append(s.task(self.out_column[col], [out], token=True, repeat=rounds - 1))
         for task in inputs + outputs:
@@ -206,7 +215,5 @@ class _Writer:
         return inputs, outputs
 
     def _finish(self, s, inputs: list, outputs: list) -> None:
-        for task in outputs:
+        for task in outputs + inputs:
             s.wait(task)
-        for task in inputs:
-            s.free(task)

@@ -130,25 +130,37 @@ class _GemmWriter:
         self.a_in, self.a_row, self.b_in, self.b_col, self.c_core, self.c_out = [], [], [], [], {}, []
         for row in range(ROWS):
             shim, mem = d.tile(2 * row, 0), d.tile(2 * row, 1)
-            self.a_in.append(d.fifo(f"a_in_r{row}x", shim, [mem], 2, self.a_tile))
+            self.a_in.append(d.fifo(f"a_in_r{row}x", producer=shim, consumers=[mem], depth=2, element=self.a_tile))
             # row-major m x k in the memtile -> [m/8][k/8][8][8] in the cores
             to_blocks = [(m // 8, 8 * k), (k // 8, 8), (8, k), (8, 1)]
             cores = [self._core(col, row) for col in range(COLUMNS)]
-            self.a_row.append(d.fifo(f"a_row_r{row}x", mem, cores, 2, self.a_tile, to_stream=to_blocks))
+            self.a_row.append(
+                d.fifo(
+                    f"a_row_r{row}x", producer=mem, consumers=cores, depth=2, element=self.a_tile, to_stream=to_blocks
+                )
+            )
             d.link([self.a_in[row]], [self.a_row[row]])
         for col in range(COLUMNS):
             shim, mem = d.tile(col, 0), d.tile(col, 1)
-            self.b_in.append(d.fifo(f"b_in_c{col}x", shim, [mem], 2, self.b_tile))
+            self.b_in.append(d.fifo(f"b_in_c{col}x", producer=shim, consumers=[mem], depth=2, element=self.b_tile))
             cores = [self._core(col, row) for row in range(ROWS)]
-            self.b_col.append(d.fifo(f"b_col_c{col}x", mem, cores, 2, self.b_tile))
+            self.b_col.append(d.fifo(f"b_col_c{col}x", producer=mem, consumers=cores, depth=2, element=self.b_tile))
             d.link([self.b_in[col]], [self.b_col[col]])
             for row in range(ROWS):
                 self.c_core[col, row] = d.fifo(
-                    f"c_core_c{col}r{row}x", self._core(col, row), [mem], [1, 2], self.c_tile
+                    f"c_core_c{col}r{row}x",
+                    producer=self._core(col, row),
+                    consumers=[mem],
+                    depth=[1, 2],
+                    element=self.c_tile,
                 )
-            # four stacked [m/8][n/8][8][8] tiles -> row-major 4m x n
-            to_rows = [(ROWS * m // 8, 8 * n), (8, 8), (n // 8, 64), (8, 1)]
-            self.c_out.append(d.fifo(f"c_out_c{col}x", mem, [shim], 2, self.c_column, to_stream=to_rows))
+            # Each of the four joined tiles leaves by a BD of its own: [m/8][n/8][8][8] -> row-major m x n.
+            to_rows = [(m // 8, 8 * n), (8, 8), (n // 8, 64), (8, 1)]
+            self.c_out.append(
+                d.fifo(
+                    f"c_out_c{col}x", producer=mem, consumers=[shim], depth=2, element=self.c_column, to_stream=to_rows
+                )
+            )
             offsets = [row * m * n for row in range(ROWS)]
             d.link([self.c_core[col, row] for row in range(ROWS)], [self.c_out[col]], source_offsets=offsets)
 
@@ -208,7 +220,8 @@ class _GemmWriter:
         for row in range(ROWS):
             offset = (i * ROWS + row) * g.m * g.K
             bd = s.bd(0, offset, [count, kt, g.m, g.k], [0, g.k, g.K, 1])
-            a_tasks.append(s.task(self.a_in[row], [bd], repeat=count - 1))
+            # A token shows that the task has left the channel's queue; a free would not.
+            a_tasks.append(s.task(self.a_in[row], [bd], token=True, repeat=count - 1))
         for col in range(COLUMNS):
             offset = i * ROWS * g.m * g.N + (j * COLUMNS + col) * g.n
             bd = s.bd(2, offset, [count, 1, ROWS * g.m, g.n], [COLUMNS * g.n, 0, g.N, 1])
@@ -218,10 +231,8 @@ class _GemmWriter:
         return a_tasks, c_tasks
 
     def _finish_round(self, s, a_tasks: list, c_tasks: list) -> None:
-        for task in c_tasks:
+        for task in c_tasks + a_tasks:
             s.wait(task)
-        for task in a_tasks:
-            s.free(task)
 
 
 def candidates(

@@ -140,16 +140,24 @@ class _Writer:
     def _fifos(self) -> None:
         d = self.device
         self.cores = {(col, row): d.tile(col, 2 + row) for col in range(COLUMNS) for row in range(ROWS)}
-        self.header = d.fifo("header", d.tile(0, 0), list(self.cores.values()), 1, self.header_type)
+        self.header = d.fifo(
+            "header", producer=d.tile(0, 0), consumers=list(self.cores.values()), depth=1, element=self.header_type
+        )
         self.w_in, self.w, self.y, self.y_out = [], {}, {}, []
         for col in range(COLUMNS):
             shim, mem = d.tile(col, 0), d.tile(col, 1)
-            self.w_in.append(d.fifo(f"w_in_c{col}x", shim, [mem], 2, self.weight_column))
-            self.y_out.append(d.fifo(f"y_out_c{col}x", mem, [shim], 2, self.y_column))
+            self.w_in.append(
+                d.fifo(f"w_in_c{col}x", producer=shim, consumers=[mem], depth=2, element=self.weight_column)
+            )
+            self.y_out.append(d.fifo(f"y_out_c{col}x", producer=mem, consumers=[shim], depth=2, element=self.y_column))
             for row in range(ROWS):
                 core = self.cores[col, row]
-                self.w[col, row] = d.fifo(f"w_c{col}r{row}x", mem, [core], 2, self.weight_type)
-                self.y[col, row] = d.fifo(f"y_c{col}r{row}x", core, [mem], [1, 2], self.y_type)
+                self.w[col, row] = d.fifo(
+                    f"w_c{col}r{row}x", producer=mem, consumers=[core], depth=2, element=self.weight_type
+                )
+                self.y[col, row] = d.fifo(
+                    f"y_c{col}r{row}x", producer=core, consumers=[mem], depth=[1, 2], element=self.y_type
+                )
             w_offsets = [row * self.weight_type.elements for row in range(ROWS)]
             y_offsets = [row * self.y_type.elements for row in range(ROWS)]
             d.link([self.w_in[col]], [self.w[col, row] for row in range(ROWS)], dest_offsets=w_offsets)

@@ -87,10 +87,13 @@ def _write_streams(
     for index, stream in enumerate(streams):
         family = []
         for col, core in enumerate(cores):
-            ends = (core, [device.tile(col, 0)]) if stream.produce else (device.tile(col, 0), [core])
-            family.append(device.fifo(f"s{index}_c{col}x", *ends, 2, stream.element))
+            producer, consumer = (core, device.tile(col, 0)) if stream.produce else (device.tile(col, 0), core)
+            name = f"s{index}_c{col}x"
+            family.append(device.fifo(name, producer=producer, consumers=[consumer], depth=2, element=stream.element))
         fifos.append(family)
-    shared = device.fifo("shared_x", device.tile(0, 0), cores, 1, constant[1]) if constant else None
+    shared = None
+    if constant:
+        shared = device.fifo("shared", producer=device.tile(0, 0), consumers=cores, depth=1, element=constant[1])
     for col, core in enumerate(cores):
         with device.core(core) as c, c.forever():
             held = c.acquire(shared, "Consume", 1) if shared else []

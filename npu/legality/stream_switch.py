@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
-from npu.array import SOURCES, Array
+from npu.array import SOURCES, Array, array_of
 from npu.legality.violation import Violation
 from npu.program import Channel, DeviceProgram, Program, TileId
 
@@ -45,10 +46,9 @@ def check(program: Program, device: DeviceProgram, array: Array) -> Iterator[Vio
         if route.packet_id is None:
             streams[route.source] |= {dest.tile for dest in route.dests}
     worst: tuple[int, Violation] | None = None
-    for rectangle in _rectangles(array):
-        for outward in (True, False):
+    for rectangle, outward, available in _borders(array.name):
+        if len(streams) > available:
             asked = _crossing(streams, rectangle, outward)
-            available = border_ports(rectangle, array, outward=outward)
             excess = asked - available
             if excess > 0 and (worst is None or excess > worst[0]):
                 worst = (
@@ -98,9 +98,18 @@ def _crossing(streams: dict[Channel, set[TileId]], rectangle: Rectangle, outward
     )
 
 
-def _rectangles(array: Array) -> Iterator[Rectangle]:
+@lru_cache
+def _borders(target: str) -> tuple[tuple[Rectangle, bool, int], ...]:
+    """Every rectangle of the device, outwards and inwards, with its ports."""
+    array = array_of(target)
+    found = []
     for west in range(array.columns):
         for east in range(west, array.columns):
             for south in range(array.rows):
                 for north in range(south, array.rows):
-                    yield Rectangle(west, east, south, north)
+                    rectangle = Rectangle(west, east, south, north)
+                    found += [
+                        (rectangle, outward, border_ports(rectangle, array, outward=outward))
+                        for outward in (True, False)
+                    ]
+    return tuple(found)

@@ -101,7 +101,7 @@ class _Entry:
         self._tasks: dict[tuple[int, int], ConfigureTask] = {}
         self._devices: dict[int, DeviceProgram] = {0: device}
         self._awaited_output: set[int] = set()
-        self._reported: dict[Channel, Severity] = {}
+        self._reported: dict[Channel, Violation] = {}
         self._pools: dict[tuple[str, Channel], int] = {}
 
     def findings(self, steps: Iterator[Step | RunBegin | RunEnd]) -> Iterator[Violation]:
@@ -117,11 +117,12 @@ class _Entry:
             elif isinstance(step.instruction, ConfigureTask):
                 self._tasks[step.run, step.instruction.task] = step.instruction
             elif isinstance(step.instruction, StartTask):
-                yield from self._start(step, order)
+                self._start(step, order)
             elif isinstance(step.instruction, AwaitTask):
                 self._await(step, order)
+        yield from self._reported.values()
 
-    def _start(self, step: Step, order: int) -> Iterator[Violation]:
+    def _start(self, step: Step, order: int) -> None:
         task = self._tasks.get((step.run, step.instruction.task))
         if task is None:
             return
@@ -134,11 +135,11 @@ class _Entry:
         strict = self._strict.outstanding(channel, pool)
         depth = self._array.task_queue_waiting
         if lenient > 1 + depth:
-            yield from self._report(step, channel, lenient, Severity.ERROR)
+            self._report(step, channel, lenient, Severity.ERROR)
         elif strict > 1 + depth:
-            yield from self._report(step, channel, strict, Severity.WARNING)
+            self._report(step, channel, strict, Severity.WARNING)
         elif lenient > depth and channel.direction is Direction.MM2S and pool:
-            yield from self._report(step, channel, lenient, Severity.WARNING)
+            self._report(step, channel, lenient, Severity.WARNING)
 
     def _await(self, step: Step, order: int) -> None:
         task = self._tasks.get((step.run, step.instruction.task))
@@ -168,12 +169,13 @@ class _Entry:
         self._strict.waiting.clear()
         self._lenient.waiting.clear()
 
-    def _report(self, step: Step, channel: Channel, asked: int, severity: Severity) -> Iterator[Violation]:
-        if self._reported.get(channel) in (severity, Severity.ERROR):
+    def _report(self, step: Step, channel: Channel, asked: int, severity: Severity) -> None:
+        """Keep the worst finding of each channel, and of equals the first."""
+        known = self._reported.get(channel)
+        if known and (known.severity is severity or known.severity is Severity.ERROR):
             return
-        self._reported[channel] = severity
         error = severity is Severity.ERROR
-        yield Violation(
+        self._reported[channel] = Violation(
             limit="task queue",
             asked=asked,
             available=1 + self._array.task_queue_waiting,

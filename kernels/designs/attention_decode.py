@@ -180,7 +180,7 @@ class _Writer:
             c.call(f["decode_prepare"], header, queries, state)
             with (
                 c.loop(g.kv_heads) as kv_head,
-                c.loop(g.bucket + first_key, start=first_key, step=g.columns * KEY_GROUP) as key,
+                c.loop(first_key, g.bucket + first_key, g.columns * KEY_GROUP) as key,
             ):
                 k, v = c.acquire(kv, "Consume", 2)
                 c.call(f["decode_block"], header, queries, k, v, state, kv_head, key)

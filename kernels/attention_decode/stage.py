@@ -124,13 +124,13 @@ class DecodeAttentionStage(Stage):
         if function == "decode_prepare":
             return self.heads * rotation + self.heads * self.head_dim // TILE + 2 * self.kv_heads
         if function == "decode_block":
-            return self._tiles * (groups // 4 * 6 + 10 + 2 * groups * (matrix + 2)) + groups * 50 + 60
+            return self._tiles * (groups // 4 * 6 + 8 + 2 * groups * (matrix + 2)) + groups * 48 + 37
         if function == "decode_current":
-            return self.kv_heads * (rotation + self._tiles * (2 * matrix + 40) + 120)
+            return self.kv_heads * (rotation + self._tiles * (2 * matrix + 35) + 105)
         if function == "decode_merge":
-            return self.kv_heads * (self._tiles * 40 + 60)
+            return self.kv_heads * (self._tiles * 50 + 54)
         if function == "decode_pass":
             return 0
         if function == "decode_finish":
-            return self.kv_heads * (self._tiles * 30 + 60)
+            return self.kv_heads * (self._tiles * 28 + 29)
         raise self.unknown(function)

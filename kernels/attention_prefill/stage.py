@@ -115,7 +115,7 @@ class PrefillAttentionStage(Stage):
             return tiles * 4
         if function == "prefill_block":
             matrix = 2 * tiles * groups * MMUL_OPERATIONS[self.mode]
-            return self.slots * (matrix + tiles * 4 + groups * 50 + 40) + 20
+            return self.slots * (matrix + tiles * 4 + groups * 40 + 17) + 20
         if function == "prefill_finish":
-            return tiles * 30 + 60
+            return tiles * 24 + 29
         raise self.unknown(function)

@@ -15,7 +15,8 @@ from npu.twin.cores import BoundFunction
 from npu.twin.engine import Engine
 from npu.twin.hostcc import compile_kernel
 from npu.twin.memory import CONSTANT_REGION, FIRST_HOST_REGION, STAGING_REGION, TILE_REGION
-from npu.twin.schedule import CORE, DEST, DEST_REGION, FUNCTION, IMMEDIATE, SOURCE_REGION, Schedule
+from npu.twin.schedule import Schedule
+from npu.twin.tables import CORE, DEST, DEST_REGION, FUNCTION, IMMEDIATE, SOURCE_REGION
 
 SOURCE_FILE = Path(__file__).parent / "replay.cc"
 

@@ -19,23 +19,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npu.twin.cores import PreparedCall
-from npu.twin.memory import CONSTANT_REGION, FIRST_HOST_REGION, STAGING_REGION, TILE_REGION, Memory
+from npu.twin.levels import Levels, phases
+from npu.twin.memory import CONSTANT_REGION, STAGING_REGION, TILE_REGION, Memory
 from npu.twin.pattern import Pattern
 from npu.twin.scalar_ops import View
+from npu.twin.tables import CALL, COLUMNS, COPY, IMMEDIATE, ZERO
 
 if TYPE_CHECKING:
     from npu.twin.stream import Sending, Transfer
 
-COPY, CALL = 0, 1
-# Columns of the operation table.
-KIND, SEGMENT, SEGMENTS, LENGTH, SOURCE_REGION, SOURCE, DEST_REGION, DEST, CHECK = range(9)
-FUNCTION, CORE, ARGUMENT, ARGUMENTS = 1, 2, 3, 4
-COLUMNS = 9
-IMMEDIATE = -1  # region of an integer argument
-ZERO = -1  # source offset of a segment of zeros
-
 COPY_NS, SEGMENT_NS, BYTE_NS, CALL_NS = 15.0, 1.5, 0.12, 60.0
-PARALLEL_NS = 6000.0  # a level with less work is not worth a barrier
 
 
 @dataclass
@@ -272,162 +265,6 @@ class _Builder:
         self._add([CALL, number, c.core, self.argument_lists[key], len(words)], CALL_NS + self.call_ns[c.function])
 
 
-class _Words:
-    """Per-word levels of one region: the last write and the last read. Grown as it is used."""
-
-    def __init__(self) -> None:
-        self.write = np.zeros(1024, np.int32)
-        self.read = np.zeros(1024, np.int32)
-
-    def grow(self, words: int) -> None:
-        if words > len(self.write):
-            size = max(words, 2 * len(self.write))
-            self.write = np.concatenate([self.write, np.zeros(size - len(self.write), np.int32)])
-            self.read = np.concatenate([self.read, np.zeros(size - len(self.read), np.int32)])
-
-
-class _Levels:
-    """Level of each operation: one more than that of everything it must come after."""
-
-    def __init__(self, builder: _Builder) -> None:
-        self.builder = builder
-        self.regions: dict[int, _Words] = {}
-        self.cores: dict[int, int] = {}
-        rows = builder.rows
-        self.written = {CONSTANT_REGION: False}
-        for row in rows:
-            if row[KIND] == COPY:
-                self.written[row[DEST_REGION]] = True
-        self._relative: dict[tuple[int, int], tuple[object, object]] = {}
-        self.poison_words = np.zeros(1024, bool)
-        self.filled = np.zeros(1024, bool)
-        self.levels = np.array([self._level(i, row) for i, row in enumerate(rows)], np.int64)
-
-    def _words(self, region: int) -> _Words | None:
-        if region != TILE_REGION and not self.written.get(region, False):
-            return None  # nothing writes there: no hazard
-        return self.regions.setdefault(region, _Words())
-
-    def _cover(self, row: list[int]) -> tuple[object, object]:
-        """(source, dest) word selections of a copy relative to its offsets: a length in words, or an index array."""
-        key = (row[SEGMENT], row[SEGMENTS])
-        if key not in self._relative:
-            table = self.builder.segments.tables[key]
-            self._relative[key] = (_selection(table[table[:, 0] >= 0], 0), _selection(table, 1))
-        return self._relative[key]
-
-    def _level(self, index: int, row: list[int]) -> int:
-        if row[KIND] == CALL:
-            return self._call_level(row, self.builder.spans[index])
-        source, dest = self._cover(row)
-        before = 0
-        reads = self._words(row[SOURCE_REGION])
-        read_at: object = None
-        if reads is not None and source is not None:
-            read_at = self._place(reads, row[SOURCE], source)
-            before = int(reads.write[read_at].max())
-            if row[SOURCE_REGION] == TILE_REGION:
-                self._needs(read_at)
-        writes = self._words(row[DEST_REGION])
-        write_at = self._place(writes, row[DEST], dest)
-        before = max(before, int(writes.write[write_at].max()), int(writes.read[write_at].max()))
-        level = before + 1
-        writes.write[write_at] = level
-        if read_at is not None:
-            reads.read[read_at] = np.maximum(reads.read[read_at], level)
-        if row[DEST_REGION] == TILE_REGION:
-            self._fit(write_at)
-            if row[DEST] % 4 or row[LENGTH] % 4:
-                self._needs(write_at)  # half a word is written: the other half keeps its poison
-            self.filled[write_at] = True
-        return level
-
-    def _call_level(self, row: list[int], spans: tuple[tuple[int, int, int], ...]) -> int:
-        before = self.cores.get(row[CORE], 0)
-        places = []
-        for region, start, end in spans:
-            words = self.regions.setdefault(region, _Words())
-            at = slice(start // 4, -(-end // 4))
-            words.grow(at.stop)
-            before = max(before, int(words.write[at].max()), int(words.read[at].max()))
-            places.append((words, at))
-            self._needs(at)
-        level = before + 1
-        for words, at in places:
-            words.write[at] = level
-        self.cores[row[CORE]] = level
-        return level
-
-    @staticmethod
-    def _place(words: _Words, offset: int, selection: object) -> object:
-        start = offset // 4
-        if isinstance(selection, int):
-            at: object = slice(start, start + selection + (offset % 4 != 0))
-            words.grow(at.stop)  # type: ignore[attr-defined]
-        else:
-            at = selection + start  # type: ignore[operator]
-            words.grow(int(at.max()) + 1)  # type: ignore[attr-defined]
-        return at
-
-    def _fit(self, at: object) -> None:
-        need = at.stop if isinstance(at, slice) else int(at.max()) + 1  # type: ignore[attr-defined]
-        if need > len(self.filled):
-            size = max(need, 2 * len(self.filled))
-            self.filled = np.concatenate([self.filled, np.zeros(size - len(self.filled), bool)])
-            self.poison_words = np.concatenate([self.poison_words, np.zeros(size - len(self.poison_words), bool)])
-
-    def _needs(self, at: object) -> None:
-        """Words read before any transfer has filled them keep their poison: configure must put it there."""
-        self._fit(at)
-        empty = ~self.filled[at]
-        if empty.any():
-            self.poison_words[at] |= empty
-            self.filled[at] = True
-
-    def poison(self) -> np.ndarray:
-        """(n, 2) byte ranges."""
-        padded = np.concatenate([[False], self.poison_words, [False]])
-        edges = np.flatnonzero(padded[1:] != padded[:-1])
-        return (edges.reshape(-1, 2) * 4).astype(np.int64)
-
-
-def _selection(table: np.ndarray, column: int) -> int | np.ndarray | None:
-    """Words that the segments touch, relative to the smallest offset (which is 0 after interning)."""
-    if len(table) == 0:
-        return None
-    starts, lengths = table[:, column], table[:, 2]
-    if len(table) == 1:
-        return int(-(-(starts[0] % 4 + lengths[0]) // 4))
-    first = starts // 4
-    counts = -(-(starts % 4 + lengths) // 4)
-    index = np.repeat(first - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts) + np.arange(counts.sum())
-    index = np.unique(index)
-    if len(index) == index[-1] - index[0] + 1 and index[0] == 0:
-        return len(index)
-    return index
-
-
-def _phases(levels: np.ndarray, costs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(order of operations, phases): rich levels stand alone and run side by side, poor neighbours are one serial run."""
-    order = np.lexsort((np.arange(len(levels)), levels))
-    phases: list[list[int]] = []
-    start = 0
-    while start < len(order):
-        end = int(np.searchsorted(levels[order], levels[order[start]], side="right"))
-        members = order[start:end]
-        work = float(costs[members].sum())
-        parallel = len(members) > 1 and work >= PARALLEL_NS and float(costs[members].max()) < 0.8 * work
-        if parallel:
-            order[start:end] = members[np.argsort(-costs[members], kind="stable")]
-            phases.append([start, end - start, 1])
-        elif phases and not phases[-1][2]:
-            phases[-1][1] += end - start
-        else:
-            phases.append([start, end - start, 0])
-        start = end
-    return order, np.array(phases, np.int64).reshape(-1, 3)
-
-
 def build_schedule(
     recorder: Recorder,
     kernel_calls: tuple[int, ...],
@@ -436,15 +273,15 @@ def build_schedule(
 ) -> Schedule:
     """Lower what was recorded."""
     builder = _Builder(recorder)
-    levels = _Levels(builder)
+    levels = Levels(builder.rows, builder.spans, builder.segments.tables)
     operations = np.array(builder.rows, np.int64).reshape(-1, COLUMNS)
-    order, phases = _phases(levels.levels, np.array(builder.costs))
+    order, grouped = phases(levels.levels, np.array(builder.costs))
     segments = np.concatenate(builder.segments.rows) if builder.segments.rows else np.zeros((0, 3), np.int64)
     return Schedule(
         operations=operations[order] if len(order) else operations,
         segments=segments,
         arguments=np.array(builder.arguments, np.int64).reshape(-1, 2),
-        phases=phases,
+        phases=grouped,
         poison=levels.poison(),
         constants=np.frombuffer(bytes(builder.constants), np.uint8).copy(),
         functions=tuple(builder.functions),
@@ -453,6 +290,3 @@ def build_schedule(
         ddr_bytes=ddr_bytes,
         channel_bytes=channel_bytes,
     )
-
-
-__all__ = ["COLUMNS", "FIRST_HOST_REGION", "Recorder", "Schedule", "build_schedule"]

@@ -31,14 +31,18 @@ def check(program: Program, device: DeviceProgram, array: Array) -> Iterator[Vio
         buffers[tile] = []
     for buffer in device.buffers:
         buffers[buffer.tile].append(buffer)
+    fallbacks = dict(device.placement_fallbacks)
     for tile, held in buffers.items():
-        yield from check_tile(tile, held, stacks.get(tile, 0), array.limits(tile), where=f"@{device.name}, {tile}")
+        where = f"@{device.name}, {tile}"
+        yield from check_tile(
+            held, stacks.get(tile, 0), array.limits(tile), where=where, fallback=fallbacks.get(tile, "")
+        )
 
 
 def check_tile(
-    tile: TileId, buffers: Sequence[Buffer], stack_bytes: int, limits: TileLimits, *, where: str
+    buffers: Sequence[Buffer], stack_bytes: int, limits: TileLimits, *, where: str, fallback: str = ""
 ) -> Iterator[Violation]:
-    """Findings of one tile; `stack_bytes` is 0 where no core stands."""
+    """Findings of one tile; `stack_bytes` is 0 where no core stands, `fallback` the loader's own reason if it fell back."""
     asked = stack_bytes + sum(b.type.nbytes for b in buffers)
     if asked > limits.data_memory_bytes:
         yield Violation(
@@ -54,7 +58,7 @@ def check_tile(
         return
     wrong = list(_misplaced(buffers, stack_bytes, limits, where))
     yield from wrong
-    if not wrong and (reason := bank_placement_failure(buffers, stack_bytes, limits)):
+    if not wrong and (reason := fallback or bank_placement_failure(buffers, stack_bytes, limits)):
         yield Violation(
             limit="bank-aware placement",
             asked=reason,

@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from npu.program import DeviceProgram, Instruction, Program, Run, Sequence
+from npu.program import ConfigureTask, DeviceProgram, Instruction, Program, Run, Sequence
+
+
+def from_memcpy(task: ConfigureTask) -> bool:
+    """Whether the loader made `task` from a dma_memcpy_nd, whose BD ids and repeats follow rules of their own."""
+    return "dma_memcpy_nd" in task.where
 
 
 @dataclass(frozen=True)

@@ -100,4 +100,4 @@ def _core_uses(core: Core) -> Iterator[LockUse]:
         if isinstance(statement, UseLock):
             yield statement.use
         elif isinstance(statement, Release) and (lock := core.ends[statement.end].release_lock):
-            yield LockUse(lock, statement.count)
+            yield LockUse(lock, statement.count * core.ends[statement.end].repeat)

@@ -10,9 +10,12 @@ Rules, as mlir-aie 2026-03 assigns them (pass aie-assign-runtime-sequence-bd-ids
   the next;
 - the allocator ignores channels. It hands out a memtile's ids 0-23 only.
 
-Two further findings are warnings. Descriptors with fixed ids (dma_memcpy_nd has them) may be reused without
-a word to the compiler; if no output was awaited since, the first may still be in flight. And the
-allocator does not see the ids that aie.mem or aie.memtile_dma took on the same tile.
+- a task with a fixed id that is live is refused. The ids of a dma_memcpy_nd are always fixed, and the allocator knows
+  nothing of them.
+
+Two further findings are warnings. The id of a dma_memcpy_nd may be reused without a word to the compiler; if no
+output was awaited since, the first may still be in flight. And the allocator does not see the ids
+that aie.mem or aie.memtile_dma took on the same tile.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from npu.array import SOURCES, Array, memtile_bd_range
-from npu.legality.dispatch_list import RunBegin, RunEnd, Step, unfold
+from npu.legality.dispatch_list import RunBegin, RunEnd, Step, from_memcpy, unfold
 from npu.legality.violation import Basis, Severity, Violation
 from npu.program import AwaitTask, ConfigureTask, DeviceProgram, Direction, FreeTask, Program, TileId, TileKind
 
@@ -35,19 +38,25 @@ class _Allocator:
     def __init__(self, array: Array) -> None:
         self._array = array
         self._live: dict[TileId, dict[int, _Task]] = defaultdict(dict)
+        self._memcpy: dict[tuple[TileId, int], tuple[ConfigureTask, int]] = {}
         self._configured: dict[_Task, tuple[ConfigureTask, int, tuple[int, ...]]] = {}
         self._since_await = 0  # the step of the last awaited output
         self._exhausted: set[TileId] = set()
 
     def configure(self, key: _Task, task: ConfigureTask, now: int, where: str) -> Iterator[Violation]:
         live, tile = self._live[task.channel.tile], task.channel.tile
-        taken = []
-        for bd_id in [bd.bd_id for bd in task.bds if bd.bd_id is not None]:
-            owner = live.get(bd_id)
-            if owner is not None and self._configured[owner][1] > self._since_await:
-                yield _overwritten(bd_id, task, self._configured[owner][0], where)
-            live[bd_id] = key
-            taken.append(bd_id)
+        fixed = [bd.bd_id for bd in task.bds if bd.bd_id is not None]
+        for bd_id in fixed:
+            if bd_id in live:
+                yield _taken(bd_id, task, self._configured[live[bd_id]][0], where, refused=not from_memcpy(task))
+            elif (tile, bd_id) in self._memcpy and self._memcpy[tile, bd_id][1] > self._since_await:
+                yield _taken(bd_id, task, self._memcpy[tile, bd_id][0], where, refused=False)
+        if from_memcpy(task):
+            self._memcpy |= {(tile, bd_id): (task, now) for bd_id in fixed}
+            self._configured[key] = task, now, ()
+            return
+        taken = list(fixed)
+        live |= dict.fromkeys(fixed, key)
         needed = sum(bd.bd_id is None for bd in task.bds)
         usable = (
             memtile_bd_range(self._array, 0) if tile.kind is TileKind.MEMTILE else range(self._array.limits(tile).bds)
@@ -67,6 +76,8 @@ class _Allocator:
         task, _, taken = self._configured[key]
         if awaited and task.channel.direction is Direction.S2MM:
             self._since_await = now
+        for bd in task.bds if from_memcpy(task) else ():
+            self._memcpy.pop((task.channel.tile, bd.bd_id), None)
         for bd_id in taken:
             if self._live[task.channel.tile].get(bd_id) == key:
                 del self._live[task.channel.tile][bd_id]
@@ -123,7 +134,7 @@ def _exhausted(asked: int, available: int, holders: str, task: ConfigureTask, wh
     )
 
 
-def _overwritten(bd_id: int, task: ConfigureTask, earlier: ConfigureTask, where: str) -> Violation:
+def _taken(bd_id: int, task: ConfigureTask, earlier: ConfigureTask, where: str, *, refused: bool) -> Violation:
     return Violation(
         limit="BD id in use",
         asked=f"id {bd_id} for task {task.task}",
@@ -131,8 +142,8 @@ def _overwritten(bd_id: int, task: ConfigureTask, earlier: ConfigureTask, where:
         where=f"{where}, {task.channel}",
         source=f"{_SOURCE}; rewriting a BD in flight is undefined",
         change="use another id, or await an output first",
-        severity=Severity.WARNING,
-        basis=Basis.INFERRED,
+        severity=Severity.ERROR if refused else Severity.WARNING,
+        basis=Basis.STATED if refused else Basis.INFERRED,
     )
 
 

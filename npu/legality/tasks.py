@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tasks of a runtime sequence: repeats, tokens, order, and what a sequence can start or run.
 
-Rules: a repeat_count is 0..255 (verifier NpuPushQueueOp); an await needs a task that issues a token
+Rules: a repeat_count is 0..255 (verifier NpuPushQueueOp), that of a dma_memcpy_nd 0..64, since its outermost
+size is checked as an iteration even with stride 0 (verifyStridesWraps); an await needs a task that issues a token
 (pass aie-dma-tasks-to-npu) and was started, or it waits for ever; a task is configured before it is
 started; a repeat should run whole iterations; a memtile task starts at BD ids 0..15 and so on an even
 channel only, since the queue push masks the id with 0xF and odd channels need ids from 24 on (the
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from npu.array import SOURCES, Array
-from npu.legality.dispatch_list import callee
+from npu.legality.dispatch_list import callee, from_memcpy
 from npu.legality.violation import Basis, Severity, Violation
 from npu.program import (
     AwaitTask,
@@ -27,6 +28,8 @@ from npu.program import (
     StartTask,
     TileKind,
 )
+
+_MEMCPY_REPEATS = 64
 
 
 def check(program: Program, device: DeviceProgram, array: Array) -> Iterator[Violation]:
@@ -43,21 +46,24 @@ def check(program: Program, device: DeviceProgram, array: Array) -> Iterator[Vio
         yield from _order(sequence, where)
 
 
-def _repeat(repeat: int, array: Array, where: str) -> Iterator[Violation]:
-    if not 0 <= repeat <= array.repeat_max:
+def _repeat(repeat: int, array: Array, where: str, *, memcpy: bool = False) -> Iterator[Violation]:
+    allowed = _MEMCPY_REPEATS if memcpy else array.repeat_max
+    if not 0 <= repeat <= allowed:
         yield Violation(
             limit="repeat count",
             asked=repeat,
-            available=f"0..{array.repeat_max}",
+            available=f"0..{allowed}",
             where=where,
-            source=SOURCES["repeat_max"],
-            change="use a further dimension, or start the task several times",
+            source="verifier: verifyStridesWraps" if memcpy else SOURCES["repeat_max"],
+            change="use a task with repeat_count"
+            if memcpy
+            else "use a further dimension, or start the task several times",
             detail=f"{repeat + 1} executions",
         )
 
 
 def _configured(task: ConfigureTask, array: Array, where: str) -> Iterator[Violation]:
-    yield from _repeat(task.repeat_count, array, where)
+    yield from _repeat(task.repeat_count, array, where, memcpy=from_memcpy(task))
     for bd in task.bds:
         if (1 + task.repeat_count) % bd.iteration.size:
             yield Violation(

@@ -103,6 +103,12 @@ def test_a_placed_buffer_across_banks_is_what_the_fallback_makes():
     assert limits(device(plain("a", 1024, address=16384 - 512))) == ["bank-aware placement"]
 
 
+def test_a_fallback_that_the_loader_met_is_reported_with_its_reason():
+    fell_back = replace(device(plain("a", 1024)), placement_fallbacks=((CORE, "no bank has room for a"),))
+    (finding,) = findings(fell_back)
+    assert (finding.limit, finding.asked) == ("bank-aware placement", "no bank has room for a")
+
+
 def test_a_named_bank_must_have_room():
     assert limits(device(plain("a", 15360, bank=0))) == []
     assert limits(device(plain("a", 15364, bank=0))) == ["bank-aware placement"]

@@ -36,3 +36,14 @@ def test_values_fit_six_bits_wherever_they_stand(value, expected):
     assert limits(design(locks=(lock,), buffers=pool("p", CORE), dmas=(in_bd,), routes=(), sequences=())) == expected
     end = FifoEnd("f", "Produce", ("x",), "l", "l")
     assert limits(design(locks=(lock,), cores=(Core(CORE, (Release(0, value),), ends=(end,)),))) == expected
+
+
+def test_a_repeated_element_counts_its_repeats_at_the_lock():
+    lock = Lock("l", CORE, None, 0)
+
+    def releasing(repeat):
+        end = FifoEnd("f", "Produce", ("x",), "l", "l", repeat=repeat)
+        return limits(design(locks=(lock,), cores=(Core(CORE, (Release(0, 3),), ends=(end,)),)))
+
+    assert releasing(21) == []
+    assert releasing(22) == ["lock value"]

@@ -105,14 +105,29 @@ def test_what_one_sequence_leaves_is_missing_in_the_next_of_the_device():
 
 # ---- fixed ids --------------------------------------------------------------------------------
 
+MEMCPY = "module:7: aiex.npu.dma_memcpy_nd"
+
+
+def test_a_task_with_a_fixed_id_that_is_live_is_refused():
+    one, two = task(0, out_of(SHIM), transfer(4, bd_id=7)), task(1, out_of(SHIM), transfer(4, bd_id=7))
+    assert bds(one, two) == ["BD id in use"]
+    assert bds(one, FreeTask(0), two) == []
+    (finding,) = findings(replace(design(), sequences=(sequence(one, two),)))
+    assert finding.severity is Severity.ERROR
+
+
+def test_the_allocator_does_not_count_memcpys():
+    fixed = [task(100 + n, out_of(SHIM), transfer(4, bd_id=n), where=MEMCPY) for n in range(4)]
+    assert bds(*fixed, *tasks(16)) == []
+
 
 def test_a_fixed_id_is_reused_after_an_output_was_awaited():
     """The pattern of dma_memcpy_nd and dma_wait in mlir-aie's own examples."""
 
     def memcpy_round(first):
         return (
-            *feed(first, into(SHIM), transfer(256, bd_id=1)),
-            *feed(first + 1, out_of(SHIM), transfer(256, bd_id=0), issue_token=False),
+            *feed(first, into(SHIM), transfer(256, bd_id=1), where=MEMCPY),
+            *feed(first + 1, out_of(SHIM), transfer(256, bd_id=0), issue_token=False, where=MEMCPY),
             AwaitTask(first),
         )
 
@@ -120,7 +135,8 @@ def test_a_fixed_id_is_reused_after_an_output_was_awaited():
 
 
 def test_a_fixed_id_that_may_be_in_flight_is_a_warning():
-    twice = (*feed(0, out_of(SHIM), transfer(4, bd_id=0)), *feed(1, out_of(SHIM), transfer(4, bd_id=0)))
+    one, two = (feed(n, out_of(SHIM), transfer(4, bd_id=0), where=MEMCPY) for n in range(2))
+    twice = (*one, *two)
     assert bds(*twice) == ["BD id in use"]
     device = replace(design(), sequences=(sequence(*twice),))
     assert [v.severity for v in findings(device) if v.limit == "BD id in use"] == [Severity.WARNING]

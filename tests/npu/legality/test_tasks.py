@@ -45,6 +45,12 @@ def test_a_repeat_count_has_eight_bits(repeat, legal):
     assert limits(design(buffers=buffers, dmas=(chain,), routes=(), locks=(), sequences=())) == expected
 
 
+@pytest.mark.parametrize(("repeat", "legal"), [(64, True), (65, False)])
+def test_a_memcpy_repeats_less(repeat, legal):
+    device = with_task(transfer(4), repeat_count=repeat, where="module:7: aiex.npu.dma_memcpy_nd")
+    assert limits(device) == ([] if legal else ["repeat count"])
+
+
 def test_executions_run_whole_iterations():
     steps = transfer(64, iteration=Dim(4, 64))
     assert limits(with_task(steps, repeat_count=3)) == []

@@ -34,7 +34,7 @@ from xdsl.irdl import (
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import IsolatedFromAbove, IsTerminator, SymbolTable
+from xdsl.traits import IsolatedFromAbove, IsTerminator, NoTerminator, SymbolTable
 
 from npu.mlir.attributes import (
     CHANNEL_DIRECTION,
@@ -64,7 +64,7 @@ class DeviceOp(IRDLOperation):
     device = prop_def(DEVICE)
     sym_name = prop_def(SymbolNameConstraint())
     body = region_def()
-    traits = traits_def(IsolatedFromAbove(), SymbolTable())
+    traits = traits_def(IsolatedFromAbove(), SymbolTable(), NoTerminator())
 
     @classmethod
     def parse(cls, parser: Parser) -> DeviceOp:
@@ -149,7 +149,7 @@ class BufferOp(IRDLOperation):
     @classmethod
     def parse(cls, parser: Parser) -> BufferOp:
         with parser.in_parens():
-            tile = parser.parse_operand()
+            tile = parser.parse_operand(INDEX)
         attributes = dict(parser.parse_optional_attr_dict())
         parser.parse_punctuation(":")
         memref = parser.parse_type()
@@ -212,7 +212,7 @@ class UseLockOp(IRDLOperation):
     def parse(cls, parser: Parser) -> UseLockOp:
         properties: dict[str, Attribute] = {}
         with parser.in_parens():
-            lock = parser.parse_operand()
+            lock = parser.parse_operand(INDEX)
             parser.parse_punctuation(",")
             properties["action"] = StringAttr(parser.parse_identifier_or_str_literal())
             while parser.parse_optional_punctuation(","):
@@ -405,6 +405,7 @@ class PacketFlowOp(DictOp):
     keep_pkt_header = opt_prop_def(BoolAttr)
     priority_route = opt_prop_def(BoolAttr)
     ports = region_def()
+    traits = traits_def(NoTerminator())
     custom_directives = (Body,)
     assembly_format = "`(` $ID `)` custom<Body>($ports) attr-dict"
 
@@ -465,6 +466,7 @@ class _RuntimeSequence(IRDLOperation):
 
     sym_name = prop_def(SymbolNameConstraint())
     body = region_def()
+    traits = traits_def(NoTerminator())
 
     @classmethod
     def parse(cls, parser: Parser) -> _RuntimeSequence:

@@ -83,13 +83,13 @@ class ObjectFifoOp(IRDLOperation):
     def parse(cls, parser: Parser) -> ObjectFifoOp:
         properties: dict[str, Attribute] = {"sym_name": parser.parse_symbol_name()}
         parser.parse_punctuation("(")
-        producer = parser.parse_operand()
+        producer = parser.parse_operand(INDEX)
         properties["dimensionsToStream"] = _parse_dims(parser, "dimensionsToStream")
         parser.parse_punctuation(",")
         from_stream: list[DimsAttr] = []
 
         def consumer():
-            tile = parser.parse_operand()
+            tile = parser.parse_operand(INDEX)
             from_stream.append(_parse_dims(parser, "dimensionsFromStream"))
             return tile
 
@@ -103,9 +103,10 @@ class ObjectFifoOp(IRDLOperation):
         if "padDimensions" in attributes:
             properties["padDimensions"] = attributes.pop("padDimensions")
         parser.parse_punctuation(":")
+        at = parser.pos
         fifo_type = parser.parse_type()
         if not isinstance(fifo_type, ObjectFifoType):
-            parser.raise_error("expected !aie.objectfifo<memref<...>>")
+            parser.raise_error("expected !aie.objectfifo<memref<...>>", at_position=at)
         properties["elemType"] = fifo_type
         if parser.parse_optional_punctuation("="):
             properties["initValues"] = ArrayAttr(

@@ -63,6 +63,7 @@ class _LocatedParser(Parser):
     def __init__(self, context: Context, text: str, name: str) -> None:
         super().__init__(context, text, name)
         self.starts: dict[Operation, int] = {}
+        self.begun = 0
         self.types: dict[str, TypeAttribute] = {}
 
     def parse_optional_type(self) -> TypeAttribute | None:
@@ -81,7 +82,7 @@ class _LocatedParser(Parser):
         return parsed
 
     def parse_operation(self) -> Operation:
-        start = self.pos
+        self.begun = start = self.pos
         op = super().parse_operation()
         self.starts[op] = start
         return op
@@ -113,7 +114,7 @@ def parse_module(text: str, *, file: str = "module") -> ParsedModule:
             next_step="correct the text at that line",
         ) from error
     except VerifyException as error:
-        line = text.count("\n", 0, parser.pos) + 1
+        line = text.count("\n", 0, parser.begun) + 1
         raise Refusal(str(error), where=f"{file}:{line}", next_step="correct the text at that line") from error
     breaks = [match.start() for match in re.finditer("\n", text)]
     lines = {op: bisect_right(breaks, start) + 1 for op, start in parser.starts.items()}
@@ -123,17 +124,23 @@ def parse_module(text: str, *, file: str = "module") -> ParsedModule:
 
 
 def check_schema(parsed: ParsedModule) -> None:
-    """Refuse attributes that no schema knows: aie-opt would drop or keep them without a word."""
+    """Refuse attributes that no schema knows (aie-opt would drop or keep them without a word), and wrong operands."""
     for op in parsed.module.walk():
         unknown = op.attributes.keys() - ALLOWED_ATTRIBUTES.get(op.name, set())
         if unknown and op.name != "builtin.module":
-            known = sorted(op.get_irdl_definition().properties) if hasattr(op, "get_irdl_definition") else []
+            known = sorted(op.get_irdl_definition().properties)
             raise Refusal(
                 f"unknown attribute {', '.join(sorted(unknown))}",
                 expected=f"attributes among {', '.join(known) or 'none'}",
                 where=parsed.where(op),
                 next_step="correct the attribute's name",
             )
+        try:
+            op.verify(verify_nested_ops=False)
+        except VerifyException as error:
+            raise Refusal(
+                str(error).splitlines()[-1].strip(), where=parsed.where(op), next_step="correct the operation"
+            ) from error
 
 
 _SUFFIX = re.compile(r"(_\d+)+$")

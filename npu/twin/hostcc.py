@@ -36,6 +36,7 @@ __all__ = [
     "CoreState",
     "KernelLibrary",
     "compile_kernel",
+    "compiler_of",
     "find_compiler",
     "lint_kernel_source",
     "target_flags",
@@ -65,6 +66,14 @@ class Compiler:
     version: str
 
 
+def compiler_of(command: tuple[str, ...]) -> Compiler | None:
+    """The compiler behind a command, or None where the command does not run."""
+    answer = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+    if answer.returncode != 0 or not answer.stdout:
+        return None
+    return Compiler(command, answer.stdout.splitlines()[0])
+
+
 @lru_cache(maxsize=1)
 def find_compiler() -> Compiler:
     """g++, else clang++, else the ziglang package where it is installed.
@@ -76,9 +85,9 @@ def find_compiler() -> Compiler:
     if importlib.util.find_spec("ziglang") is not None:
         candidates.append((sys.executable, "-m", "ziglang", "c++"))
     for command in candidates:
-        answer = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
-        if answer.returncode == 0 and answer.stdout:
-            return Compiler(command, answer.stdout.splitlines()[0])
+        compiler = compiler_of(command)
+        if compiler is not None:
+            return compiler
     raise Refusal(
         "no C++ compiler was found",
         expected="g++ 12 or later, clang++ 16 or later, or the Python package ziglang",
@@ -88,17 +97,26 @@ def find_compiler() -> Compiler:
 
 
 @lru_cache(maxsize=1)
-def target_flags() -> tuple[str, ...]:
-    """-march=x86-64-v3 where this CPU has all of it; results do not depend on it, only speed does."""
+def has_x86_64_v3() -> bool:
+    """Whether this CPU has all of x86-64-v3 (AVX2 and its companions)."""
     if platform.machine() not in {"x86_64", "AMD64"}:
-        return ()
+        return False
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
-        return ()
+        return False
     found = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
-    has_all = found is not None and set(found.group(1).split()) >= X86_64_V3
-    return ("-march=x86-64-v3",) if has_all else ()
+    return found is not None and set(found.group(1).split()) >= X86_64_V3
+
+
+def target_flags(compiler: Compiler) -> tuple[str, ...]:
+    """The instruction set to compile for; results do not depend on it, only speed does."""
+    zig = "ziglang" in compiler.command
+    # zig turns undefined-behaviour traps on, and spells the architecture its own way.
+    own = ("-fno-sanitize=undefined",) if zig else ()
+    if not has_x86_64_v3():
+        return own
+    return (*own, "-march=x86_64_v3" if zig else "-march=x86-64-v3")
 
 
 def compile_kernel(
@@ -124,7 +142,7 @@ def compile_kernel(
     if not source.is_file():
         raise Refusal(f"kernel source {source} is not a file", expected="a C++ source file", where="compile_kernel")
     compiler = find_compiler()
-    options = [*FLAGS, *target_flags(), *flags, *_define_options(defines)]
+    options = [*FLAGS, *target_flags(compiler), *flags, *_define_options(defines)]
     roots = (INCLUDE_ROOT, *include)
     library = cache / f"{source.stem}-{_address(source, roots, options, compiler)}.so"
     if library.is_file():

@@ -45,7 +45,7 @@ TWIN_INLINE F exp2_lanes(F x) {
 template <typename F>
 TWIN_INLINE F tanh_lanes(F x) {
   using I = decltype(x < x);
-  const I sign = (I)x & (I)(F{} - 0.0f);
+  const I sign = (I)x & INT32_MIN;
   F a = (F)((I)x ^ sign);
   a = blend(a > 20.0f, F{} + 20.0f, a);
   // Below 1: the continued fraction of tanh, to the seventh power. From 1 on: (1 - e) / (1 + e), e = exp(-2x).

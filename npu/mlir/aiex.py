@@ -14,6 +14,7 @@ from xdsl.dialects.builtin import (
     IntegerAttr,
     MemRefType,
     SymbolRefAttr,
+    i64,
 )
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
@@ -225,7 +226,7 @@ class DmaMemcpyNdOp(IRDLOperation):
 def _parse_mixed(parser: Parser) -> list[int | SSAValue]:
     def item() -> int | SSAValue:
         number = parser.parse_optional_integer()
-        return parser.parse_operand() if number is None else number
+        return parser.parse_operand(i64) if number is None else number
 
     items = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, item)
     if len(items) != 4:

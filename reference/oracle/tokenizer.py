@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text to ids and back, from tokenizer.json, as the Hugging Face tokenizer does it.
 
-The `tokenizers` package reads the file; this module adds what transformers adds: whether BOS
-is put in front, which ids end a generation, which ids may be emitted, and decoding of a
-stream that never shows half a character.
+The `tokenizers` package reads the file; this module adds which ids end a generation, which ids
+may be emitted, and decoding of a stream that never shows half a character. Whether BOS is put in
+front, the post-processor of tokenizer.json decides alone: where that file exists, transformers 5
+drops add_bos_token and add_eos_token of tokenizer_config.json (`tokenization_utils_base.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers.processors import TemplateProcessing
 
 from reference.oracle.config import ModelConfig
 from reference.oracle.keys import read_json_object
@@ -46,7 +46,6 @@ class Tokenizer:
         self.eos_ids = self._all_eos_ids()
         self.chat_template = _chat_template(self.model_dir, self._settings)
         self.generation_settings = _optional_json(self.model_dir / "generation_config.json")
-        _apply_bos_setting(self._backend, self._settings, self.special_tokens)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of a text; with special tokens, BOS where the model's tokenizer puts one.
@@ -170,24 +169,6 @@ def _special_tokens(settings: dict[str, Any]) -> dict[str, str]:
         if key.endswith("_token") and not key.startswith("add_") and isinstance(content, str):
             tokens[key] = content
     return tokens
-
-
-def _apply_bos_setting(backend: tokenizers.Tokenizer, settings: dict[str, Any], special: dict[str, str]) -> None:
-    """Follow add_bos_token and add_eos_token where tokenizer_config.json states one of them.
-
-    transformers 5 then replaces the post-processor of tokenizer.json (`update_post_processor`); without
-    them tokenizer.json decides.
-    """
-    if "add_bos_token" not in settings and "add_eos_token" not in settings:
-        return
-    parts, used = ["$A:0"], []
-    for flag, name in (("add_bos_token", "bos_token"), ("add_eos_token", "eos_token")):
-        token = special.get(name)
-        token_id = None if token is None else backend.token_to_id(token)
-        if settings.get(flag) and token is not None and token_id is not None:
-            parts.insert(0 if name == "bos_token" else len(parts), f"{token}:0")
-            used.append((token, token_id))
-    backend.post_processor = TemplateProcessing(single=" ".join(parts), pair=None, special_tokens=used)
 
 
 def _chat_template(model_dir: Path, settings: dict[str, Any]) -> str | None:

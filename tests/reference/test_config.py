@@ -89,7 +89,10 @@ def test_another_architecture_is_refused_with_those_there_are(tmp_path: Path, mo
 def test_keys_without_effect_are_listed(tmp_path: Path) -> None:
     loaded(
         tmp_path,
-        use_cache=True, transformers_version="4.42.3", attention_dropout=0.1, initializer_range=0.04,
+        use_cache=True,
+        transformers_version="4.42.3",
+        attention_dropout=0.1,
+        initializer_range=0.04,
         **{"is_llama_config": True, "rope_interleaved": False, "pretraining_tp": 1, "transformers.js_config": {}},
     )
 

@@ -14,22 +14,25 @@ from collections.abc import Iterator
 
 from npu.array import SOURCES, Array
 from npu.legality.access_patterns import extent
-from npu.legality.dispatch_list import Argument, RunBegin, unfold
+from npu.legality.dispatch_list import Argument, RunBegin, runs
 from npu.legality.violation import Basis, Violation
 from npu.program import ConfigureTask, DeviceProgram, Program, Sequence
 
 
 def check(program: Program, device: DeviceProgram, array: Array) -> Iterator[Violation]:
     """Bounds within each sequence, slices and offsets over each dispatch list."""
+    farthest: dict[tuple[str, str], list[int]] = {}
     for sequence in device.sequences:
         where = f"@{device.name} @{sequence.name}"
         yield from _bounds(sequence, where)
         whole = tuple(Argument(n, 0, ref.nbytes) for n, ref in enumerate(sequence.arguments))
-        yield from _offsets(sequence, whole, array, where)
-        for step in unfold(program, device, sequence):
-            if isinstance(step, RunBegin):
-                yield from _slices(sequence, step, where)
-                yield from _offsets(step.sequence, step.arguments, array, f"{where}, {step.where}")
+        yield from _offsets(_farthest_starts(sequence), whole, array, where)
+        for run in runs(program, device, sequence):
+            yield from _slices(sequence, run, where)
+            name = run.device.name, run.sequence.name
+            if name not in farthest:
+                farthest[name] = _farthest_starts(run.sequence)
+            yield from _offsets(farthest[name], run.arguments, array, f"{where}, {run.where}")
 
 
 def _bounds(sequence: Sequence, where: str) -> Iterator[Violation]:
@@ -65,16 +68,10 @@ def _bounds(sequence: Sequence, where: str) -> Iterator[Violation]:
 
 
 def _offsets(
-    sequence: Sequence, arguments: tuple[Argument | None, ...], array: Array, where: str
+    starts: list[int], arguments: tuple[Argument | None, ...], array: Array, where: str
 ) -> Iterator[Violation]:
-    farthest: dict[int, int] = {}
-    for task in sequence.instructions:
-        if isinstance(task, ConfigureTask):
-            for bd in task.bds:
-                if bd.argument is not None:
-                    start = bd.offset * bd.element_bytes
-                    farthest[bd.argument] = max(farthest.get(bd.argument, 0), start)
-    for index, start in farthest.items():
+    """`starts`: per argument, the largest byte offset at which a transfer starts."""
+    for index, start in enumerate(starts):
         argument = arguments[index] if index < len(arguments) else None
         if argument and argument.start + start >= array.argument_offset_bytes:
             yield Violation(
@@ -86,6 +83,17 @@ def _offsets(
                 source=SOURCES["argument_offset_bytes"],
                 change="split the arena into arguments of at most 4 GiB each",
             )
+
+
+def _farthest_starts(sequence: Sequence) -> list[int]:
+    """Per argument, the largest byte offset at which a transfer starts."""
+    farthest = [0] * len(sequence.arguments)
+    for task in sequence.instructions:
+        if isinstance(task, ConfigureTask):
+            for bd in task.bds:
+                if bd.argument is not None and bd.argument < len(farthest):
+                    farthest[bd.argument] = max(farthest[bd.argument], bd.offset * bd.element_bytes)
+    return farthest
 
 
 def _slices(entry: Sequence, step: RunBegin, where: str) -> Iterator[Violation]:

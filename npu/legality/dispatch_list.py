@@ -7,7 +7,7 @@ BDs, queues and argument offsets must be counted over this list and not per sequ
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from npu.program import ConfigureTask, DeviceProgram, Instruction, Program, Run, Sequence
@@ -65,15 +65,37 @@ class RunEnd:
     run: int
 
 
-def unfold(program: Program, device: DeviceProgram, sequence: Sequence) -> Iterator[Step | RunBegin | RunEnd]:
+def unfold(
+    program: Program,
+    device: DeviceProgram,
+    sequence: Sequence,
+    *,
+    enter: Callable[[RunBegin], bool] = lambda begin: True,
+) -> Iterator[Step | RunBegin | RunEnd]:
     """Instructions of `sequence` of `device`, with those of its runs in place.
 
     Runs of what does not exist, or of a sequence that is running, are left out: `tasks` reports them.
+
+    Args:
+        enter: whether a run's instructions are wanted. A dispatch list has hundreds of runs of a few sequences, most of
+            which leave everything as they found it; a rule that knows that skips them.
     """
     own = tuple(Argument(n, 0, ref.nbytes) for n, ref in enumerate(sequence.arguments))
     counter = iter(range(1, 1 << 62))
-    yield from _unfold(program, device, sequence, own, 0, counter, ())
+    yield from _unfold(program, device, sequence, own, 0, counter, (), enter)
     yield RunEnd(0)
+
+
+def runs(program: Program, device: DeviceProgram, sequence: Sequence) -> Iterator[RunBegin]:
+    """The runs of `sequence`, those inside of runs included."""
+    for step in unfold(program, device, sequence, enter=lambda begin: not is_leaf(begin.sequence)):
+        if isinstance(step, RunBegin):
+            yield step
+
+
+def is_leaf(sequence: Sequence) -> bool:
+    """Whether `sequence` runs nothing itself."""
+    return not any(isinstance(instruction, Run) for instruction in sequence.instructions)
 
 
 def callee(program: Program, run: Run) -> tuple[DeviceProgram, Sequence] | None:
@@ -93,6 +115,7 @@ def _unfold(
     run: int,
     counter: Iterator[int],
     running: tuple[tuple[str, str], ...],
+    enter: Callable[[RunBegin], bool],
 ) -> Iterator[Step | RunBegin | RunEnd]:
     for instruction in sequence.instructions:
         if not isinstance(instruction, Run):
@@ -104,8 +127,10 @@ def _unfold(
             continue
         slices = tuple(_slice(arguments, s.argument, s.offset_bytes, s.type.nbytes) for s in instruction.arguments)
         number = next(counter)
-        yield RunBegin(number, *called, slices, instruction.reconfigure)
-        yield from _unfold(program, *called, slices, number, counter, (*running, name))
+        begin = RunBegin(number, *called, slices, instruction.reconfigure)
+        yield begin
+        if enter(begin):
+            yield from _unfold(program, *called, slices, number, counter, (*running, name), enter)
         yield RunEnd(number)
 
 

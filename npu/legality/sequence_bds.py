@@ -20,11 +20,11 @@ that aie.mem or aie.memtile_dma took on the same tile.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from npu.array import SOURCES, Array, memtile_bd_range
-from npu.legality.dispatch_list import RunBegin, RunEnd, Step, from_memcpy, unfold
+from npu.legality.dispatch_list import RunBegin, RunEnd, Step, from_memcpy, is_leaf, unfold
 from npu.legality.violation import Basis, Severity, Violation
 from npu.program import AwaitTask, ConfigureTask, DeviceProgram, Direction, FreeTask, Program, TileId, TileKind
 
@@ -42,6 +42,8 @@ class _Allocator:
         self._configured: dict[_Task, tuple[ConfigureTask, int, tuple[int, ...]]] = {}
         self._since_await = 0  # the step of the last awaited output
         self._exhausted: set[TileId] = set()
+        self._fixed = False  # whether any task named its ids
+        self._peak: Counter[TileId] = Counter()
 
     def configure(self, key: _Task, task: ConfigureTask, now: int, where: str) -> Iterator[Violation]:
         live, tile = self._live[task.channel.tile], task.channel.tile
@@ -56,11 +58,10 @@ class _Allocator:
             self._configured[key] = task, now, ()
             return
         taken = list(fixed)
+        self._fixed |= bool(fixed)
         live |= dict.fromkeys(fixed, key)
         needed = sum(bd.bd_id is None for bd in task.bds)
-        usable = (
-            memtile_bd_range(self._array, 0) if tile.kind is TileKind.MEMTILE else range(self._array.limits(tile).bds)
-        )
+        usable = self._usable(tile)
         free = [bd_id for bd_id in usable if bd_id not in live]
         if needed > len(free) and tile not in self._exhausted:
             self._exhausted.add(tile)
@@ -69,6 +70,22 @@ class _Allocator:
             live[bd_id] = key
             taken.append(bd_id)
         self._configured[key] = task, now, tuple(taken)
+        self._peak[tile] = max(self._peak[tile], len(live))
+
+    def peak(self) -> Counter[TileId] | None:
+        """Most ids that were live on each tile, None where the count does not tell all: fixed ids, or ids still live."""
+        if any(self._live.values()) or self._memcpy or self._exhausted or self._fixed:
+            return None
+        return self._peak
+
+    def has_room(self, peak: Counter[TileId]) -> bool:
+        """Whether `peak` further ids fit on each tile, beside what is live."""
+        return all(len(self._live[tile]) + count <= len(self._usable(tile)) for tile, count in peak.items())
+
+    def _usable(self, tile: TileId) -> range:
+        return (
+            memtile_bd_range(self._array, 0) if tile.kind is TileKind.MEMTILE else range(self._array.limits(tile).bds)
+        )
 
     def release(self, key: _Task, now: int, *, awaited: bool) -> None:
         if key not in self._configured:
@@ -101,15 +118,36 @@ class _Allocator:
 def check(program: Program, device: DeviceProgram, array: Array) -> Iterator[Violation]:
     """Live ids over every sequence of the device, runs unfolded."""
     allocator = _Allocator(array)
+    peaks: dict[tuple[str, str], Counter[TileId] | None] = {}
+
+    def enter(run: RunBegin) -> bool:
+        """A run that gives back all it takes changes nothing if it has room, so it need not be followed."""
+        name = run.device.name, run.sequence.name
+        if name not in peaks:
+            peaks[name] = _peak_alone(run, array)
+        peak = peaks[name]
+        return peak is None or not allocator.has_room(peak)
+
     now = 0
     for sequence in device.sequences:
         allocator.forget_names()
-        for step in unfold(program, device, sequence):
+        for step in unfold(program, device, sequence, enter=enter):
             now += 1
             if isinstance(step, RunBegin | RunEnd):
                 continue
             yield from _apply(allocator, step, now, f"@{device.name} @{sequence.name}")
     yield from _against_in_array(device, array)
+
+
+def _peak_alone(run: RunBegin, array: Array) -> Counter[TileId] | None:
+    """What the run's sequence needs at most per tile if it starts with nothing live, None if that does not tell all."""
+    if not is_leaf(run.sequence):
+        return None
+    alone = _Allocator(array)
+    for now, instruction in enumerate(run.sequence.instructions):
+        for _ in _apply(alone, Step(0, run.device, run.sequence, run.arguments, instruction), now, ""):
+            return None
+    return alone.peak()
 
 
 def _apply(allocator: _Allocator, step: Step, now: int, entry: str) -> Iterator[Violation]:

@@ -41,14 +41,16 @@ class Rectangle:
 
 def check(program: Program, device: DeviceProgram, array: Array) -> Iterator[Violation]:
     """The tightest rectangle whose border is overfull, if there is one."""
-    streams: dict[Channel, set[TileId]] = defaultdict(set)
+    streams: dict[Channel, int] = defaultdict(int)
     for route in device.routes:
         if route.packet_id is None:
-            streams[route.source] |= {dest.tile for dest in route.dests}
+            for dest in route.dests:
+                streams[route.source] |= _bit(dest.tile)
+    ends = [(_bit(source.tile), dests) for source, dests in streams.items()]
     worst: tuple[int, Violation] | None = None
-    for rectangle, outward, available in _borders(array.name):
-        if len(streams) > available:
-            asked = _crossing(streams, rectangle, outward)
+    for rectangle, inside, outward, available in _borders(array.name):
+        if len(ends) > available:
+            asked = _crossing(ends, inside if outward else ~inside)
             excess = asked - available
             if excess > 0 and (worst is None or excess > worst[0]):
                 worst = (
@@ -90,17 +92,19 @@ def border_ports(rectangle: Rectangle, array: Array, *, outward: bool) -> int:
     return total
 
 
-def _crossing(streams: dict[Channel, set[TileId]], rectangle: Rectangle, outward: bool) -> int:
-    return sum(
-        1
-        for source, tiles in streams.items()
-        if rectangle.holds(source.tile) == outward and any(rectangle.holds(tile) != outward for tile in tiles)
-    )
+def _bit(tile: TileId) -> int:
+    """The tile's place in a set of tiles that is kept as an integer."""
+    return 1 << (8 * tile.col + tile.row)
+
+
+def _crossing(ends: list[tuple[int, int]], inside: int) -> int:
+    """Streams with their source in the set `inside` and a destination out of it."""
+    return sum(1 for source, dests in ends if source & inside and dests & ~inside)
 
 
 @lru_cache
-def _borders(target: str) -> tuple[tuple[Rectangle, bool, int], ...]:
-    """Every rectangle of the device, outwards and inwards, with its ports."""
+def _borders(target: str) -> tuple[tuple[Rectangle, int, bool, int], ...]:
+    """Every rectangle of the device and its set of tiles, outwards and inwards, with its ports."""
     array = array_of(target)
     found = []
     for west in range(array.columns):
@@ -108,8 +112,7 @@ def _borders(target: str) -> tuple[tuple[Rectangle, bool, int], ...]:
             for south in range(array.rows):
                 for north in range(south, array.rows):
                     rectangle = Rectangle(west, east, south, north)
-                    found += [
-                        (rectangle, outward, border_ports(rectangle, array, outward=outward))
-                        for outward in (True, False)
-                    ]
+                    inside = sum(_bit(tile) for tile in array.tiles() if rectangle.holds(tile))
+                    for outward in (True, False):
+                        found.append((rectangle, inside, outward, border_ports(rectangle, array, outward=outward)))
     return tuple(found)

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from npu.array import SOURCES, Array
-from npu.legality.dispatch_list import RunBegin, RunEnd, Step, unfold
+from npu.legality.dispatch_list import RunBegin, RunEnd, Step, is_leaf, unfold
 from npu.legality.fifo_lengths import task_bytes
 from npu.legality.violation import Basis, Severity, Violation
 from npu.program import (
@@ -85,21 +85,34 @@ class _Queues:
 
 def check(program: Program, device: DeviceProgram, array: Array) -> Iterator[Violation]:
     """Every sequence of the device as an entry of its own."""
+    tidy: dict[tuple[str, str], bool] = {}
     for sequence in device.sequences:
-        yield from _Entry(program, device, array, f"@{device.name} @{sequence.name}").findings(
-            unfold(program, device, sequence)
-        )
+        entry = _Entry(array, f"@{device.name} @{sequence.name}")
+
+        def enter(run: RunBegin, entry: _Entry = entry) -> bool:
+            """A run that alone has no finding and leaves no queue behind changes nothing if it starts with empty queues."""
+            name = run.device.name, run.sequence.name
+            if name not in tidy:
+                tidy[name] = is_leaf(run.sequence) and _is_tidy(run, array)
+            return not (tidy[name] and entry.is_idle())
+
+        yield from entry.findings(unfold(program, device, sequence, enter=enter))
+
+
+def _is_tidy(run: RunBegin, array: Array) -> bool:
+    alone = _Entry(array, "")
+    steps = [Step(1, run.device, run.sequence, run.arguments, i) for i in run.sequence.instructions]
+    return not list(alone.findings(iter([*steps, RunEnd(1)]))) and alone.is_idle()
 
 
 class _Entry:
     """The queues while one entry sequence goes by."""
 
-    def __init__(self, program: Program, device: DeviceProgram, array: Array, name: str) -> None:
+    def __init__(self, array: Array, name: str) -> None:
         self._array = array
         self._name = name
         self._strict, self._lenient = _Queues(), _Queues()
         self._tasks: dict[tuple[int, int], ConfigureTask] = {}
-        self._devices: dict[int, DeviceProgram] = {0: device}
         self._awaited_output: set[int] = set()
         self._reported: dict[Channel, Violation] = {}
         self._pools: dict[tuple[str, Channel], int] = {}
@@ -107,7 +120,6 @@ class _Entry:
     def findings(self, steps: Iterator[Step | RunBegin | RunEnd]) -> Iterator[Violation]:
         for order, step in enumerate(steps):
             if isinstance(step, RunBegin):
-                self._devices[step.run] = step.device
                 if step.reconfigure:
                     yield from self._reset(step)
             elif isinstance(step, RunEnd):
@@ -121,6 +133,10 @@ class _Entry:
             elif isinstance(step.instruction, AwaitTask):
                 self._await(step, order)
         yield from self._reported.values()
+
+    def is_idle(self) -> bool:
+        """Whether every task is proven done, by both counts."""
+        return not any(queue for queues in (self._strict, self._lenient) for queue in queues.waiting.values())
 
     def _start(self, step: Step, order: int) -> None:
         task = self._tasks.get((step.run, step.instruction.task))

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from npu.array import Array
-from npu.legality.dispatch_list import RunBegin, unfold
+from npu.legality.dispatch_list import runs
 from npu.legality.violation import Basis, Severity, Violation
 from npu.program import DeviceProgram, Program
 
@@ -50,7 +50,7 @@ def check(program: Program, device: DeviceProgram, array: Array) -> Iterator[Vio
     if not ODD_RESETS.concerns(program.spelling):
         return
     for sequence in device.sequences:
-        resets = sum(isinstance(s, RunBegin) and s.reconfigure for s in unfold(program, device, sequence))
+        resets = sum(run.reconfigure for run in runs(program, device, sequence))
         if resets % 2:
             yield Violation(
                 limit="array resets per dispatch",

@@ -95,6 +95,16 @@ def test_without_the_frees_the_list_ends_after_sixteen():
     assert finding.where.startswith("@entry @sequence") and "run 16" in finding.where
 
 
+def test_a_tidy_run_needs_room_beside_what_the_entry_itself_holds():
+    def entry_holding(count):
+        run = Run("main", "sequence", (ArgumentSlice(0, 0, ARGUMENT), ArgumentSlice(0, 16384, ARGUMENT)))
+        own = sequence(*tasks(count), run, run, name="decode", arguments=ARENA)
+        return program(design(), DeviceProgram("entry", "npu2", sequences=(own,)))
+
+    assert limits(entry_holding(14), Severity.ERROR) == []
+    assert limits(entry_holding(15), Severity.ERROR) == [LIVE]
+
+
 def test_what_one_sequence_leaves_is_missing_in_the_next_of_the_device():
     full, one = sequence(*tasks(16), name="prefill"), sequence(*tasks(1), name="decode")
     both = replace(design(), sequences=(full, one))

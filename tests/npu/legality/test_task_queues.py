@@ -134,3 +134,17 @@ def test_a_configure_empties_the_queues_and_cuts_off_open_outputs():
     open_output = design(sequences=(sequence(*one_round()[:4]),))
     limit = "outputs awaited before the array is configured again"
     assert set(runs(4, open_output)) == {(limit, Severity.WARNING)}
+
+
+def test_a_run_that_starts_behind_open_tasks_of_the_entry_is_followed():
+    """Alone the run is tidy; behind four feeds that the entry started and nobody awaited it overfills the queue."""
+    slices = (ArgumentSlice(0, 0, ARGUMENT), ArgumentSlice(0, 16384, ARGUMENT))
+    two_feeds = design(sequences=(sequence(*feeds(2, free=True), *feed(9, C, transfer(256)), AwaitTask(9)),))
+
+    def entry(own):
+        steps = (*feeds(own, first=100), Run("main", "sequence", slices, reconfigure=False))
+        device = DeviceProgram("entry", "npu2", sequences=(sequence(*steps, arguments=(MemRef((8192,), "i32"),)),))
+        return [v.severity for v in findings(program(two_feeds, device)) if v.limit == "task queue"]
+
+    assert Severity.ERROR not in entry(3)
+    assert entry(4) == [Severity.ERROR]

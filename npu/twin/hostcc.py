@@ -56,6 +56,7 @@ FLAGS = (
 X86_64_V3 = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"})
 ERROR_LINES = 600
 TRAP_MESSAGE_BYTES = 240
+MAX_ARGUMENTS = 16
 
 
 @dataclass(frozen=True)
@@ -264,7 +265,8 @@ class KernelLibrary:
             self._library = ctypes.CDLL(str(path.resolve()))
         except OSError as error:
             raise Refusal(f"{error}", expected="a library made by compile_kernel", where=str(path)) from error
-        size = self._library.twin_core_size() if self._has("twin_core_size") else None
+        self._exported = frozenset(exported_functions(path))
+        size = self._library.twin_core_size() if "twin_core_size" in self._exported else None
         if size != ctypes.sizeof(CoreState):
             raise Refusal(
                 f"core state of {size} bytes",
@@ -276,34 +278,27 @@ class KernelLibrary:
         self._call.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
         self._call.restype = ctypes.c_int
 
-    def _has(self, symbol: str) -> bool:
-        try:
-            self._library[symbol]
-        except AttributeError:
-            return False
-        return True
-
     def address(self, symbol: str) -> int:
         """The address of an exported function.
 
         Raises:
             Refusal: the library exports no such function.
         """
-        try:
-            function = self._library[symbol]
-        except AttributeError:
+        # dlsym alone would also find functions of the C library.
+        if symbol not in self._exported:
             names = ", ".join(self.kernels()) or "none"
             raise Refusal(
                 f"no function {symbol!r}",
                 expected=f"one of the exported kernels: {names}",
                 where=str(self.path),
                 next_step='export it with extern "C", or correct the name in the design',
-            ) from None
+            )
+        function = self._library[symbol]
         return ctypes.cast(function, ctypes.c_void_p).value or 0
 
     def kernels(self) -> list[str]:
         """The names of the exported kernel functions (C names only)."""
-        return [n for n in exported_functions(self.path) if not n.startswith(("_", "twin_"))]
+        return [n for n in sorted(self._exported) if not n.startswith(("_", "twin_"))]
 
     @property
     def set_core_address(self) -> int:
@@ -324,7 +319,9 @@ class KernelLibrary:
         Raises:
             Refusal: the kernel trapped; the refusal holds the reason.
         """
-        words = (ctypes.c_uint64 * 16)(*(value & 0xFFFFFFFFFFFFFFFF for value in arguments))
+        if len(arguments) > MAX_ARGUMENTS:
+            raise Refusal(f"{len(arguments)} arguments", expected=f"at most {MAX_ARGUMENTS}", where=f"kernel {symbol}")
+        words = (ctypes.c_uint64 * MAX_ARGUMENTS)(*(value & 0xFFFFFFFFFFFFFFFF for value in arguments))
         if self._call(ctypes.addressof(core), self.address(symbol), ctypes.addressof(words), len(arguments)) != 0:
             raise Refusal(
                 core.trap_message.decode(errors="replace"),

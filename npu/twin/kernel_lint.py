@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A source check of kernels: no scalar stores in loops.
+"""Source checks of kernels: no scalar stores in loops, and only pointers and integers as arguments.
+
+A kernel gets its arguments as 64-bit words, addresses or integers; a float passed by value would be read from a
+register that nobody wrote. So a by-value float, double or bfloat16 of an extern "C" function is refused.
 
 A loop that stores one element at a time runs on the scalar unit, which a vector kernel must not; the headers cannot
 see it. The check reads the text, so it is simple on purpose. Inside a loop it refuses an assignment (=, +=, ...) whose
@@ -22,19 +25,21 @@ _ASSIGN = r"(?:=(?!=)|[-+*/&|^]=|<<=|>>=|\+\+|--)"
 
 
 def lint_kernel_source(path: Path) -> None:
-    """Refuses a kernel source that stores scalars in a loop.
+    """Refuses a kernel source that stores scalars in a loop or takes a float by value.
 
     Raises:
-        Refusal: with the line and text of every such store.
+        Refusal: with the line and text of every such store, or the function and its parameter.
     """
-    text = _blank_out_comments(path.read_text())
+    source = path.read_text()
+    _refuse_float_parameters(path, _blank_out(source, strings=False))
+    text = _blank_out(source, strings=True)
     names = {match.group(1) for pattern in (_POINTER, _ARRAY) for match in pattern.finditer(text)}
     if not names:
         return
     loops = _loop_spans(text)
     found = sorted({at for at in _scalar_stores(text, names) if any(begin <= at < end for begin, end in loops)})
     if found:
-        lines = path.read_text().splitlines()
+        lines = source.splitlines()
         numbers = [text.count("\n", 0, at) + 1 for at in found]
         shown = "; ".join(f"line {n}: {lines[n - 1].strip()}" for n in numbers)
         raise Refusal(
@@ -57,7 +62,7 @@ def _scalar_stores(text: str, names: set[str]) -> list[int]:
         if re.match(_ASSIGN, text[end:]):
             at.append(match.start())
     target = rf"\*\s*(?:{name}\s*(?:\+\+|--)?|\(\s*{name}\b[^()]*\))\s*(?:=(?!=)|[-+*/]=)"
-    at.extend(m.start() for m in re.finditer(rf"(?<=[;{{}})])\s*{target}", text))
+    at.extend(m.start(1) for m in re.finditer(rf"(?<=[;{{}})])\s*({target})", text))
     return at
 
 
@@ -87,9 +92,35 @@ def _loop_spans(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def _blank_out_comments(text: str) -> str:
-    """Comments, strings and preprocessor lines as spaces, so that positions and lines stay."""
-    pattern = re.compile(
-        r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|^[ \t]*#[^\n]*(?:\\\n[^\n]*)*', re.DOTALL | re.MULTILINE
-    )
+def _refuse_float_parameters(path: Path, text: str) -> None:
+    for begin, end in _extern_c_spans(text):
+        for function in re.finditer(r"\b(\w+)\s*\(([^(){};]*)\)\s*\{", text[begin:end]):
+            for parameter in function.group(2).split(","):
+                if re.fullmatch(r"\s*(?:const\s+)?(?:float|double|bfloat16)\s+\w+\s*", parameter):
+                    line = text.count("\n", 0, begin + function.start()) + 1
+                    raise Refusal(
+                        f"function {function.group(1)} takes {parameter.strip()!r} by value",
+                        expected="pointers and 32-bit integers as arguments",
+                        where=f"{path}, line {line}",
+                        next_step="pass it as a define, or through a buffer",
+                    )
+
+
+def _extern_c_spans(text: str) -> list[tuple[int, int]]:
+    """Begin and end of what extern "C" covers: a braced block, or one function's head."""
+    spans = []
+    for match in re.finditer(r'extern\s*"C"\s*', text):
+        if text[match.end() : match.end() + 1] == "{":
+            spans.append((match.end() + 1, _closing(text, match.end(), "{", "}")))
+        else:
+            spans.append((match.end(), text.find("{", match.end()) + 1))
+    return spans
+
+
+def _blank_out(text: str, *, strings: bool) -> str:
+    """Comments and preprocessor lines, and strings if asked, as spaces, so that positions and lines stay."""
+    parts = [r"//[^\n]*", r"/\*.*?\*/", r"^[ \t]*#[^\n]*(?:\\\n[^\n]*)*"]
+    if strings:
+        parts.append(r'"(?:\\.|[^"\\\n])*"')
+    pattern = re.compile("|".join(parts), re.DOTALL | re.MULTILINE)
     return pattern.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)

@@ -111,6 +111,8 @@ def test_a_missing_symbol_is_refused_with_the_exported_kernels():
     assert "load_aligned" in kernels.kernels()
     with pytest.raises(Refusal, match=r"no function 'load_alinged'.*load_aligned"):
         kernels.address("load_alinged")
+    with pytest.raises(Refusal, match="no function 'memcpy'"):
+        kernels.address("memcpy")
 
 
 def test_a_library_without_the_emulation_headers_is_refused(kernel):

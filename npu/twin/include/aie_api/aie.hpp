@@ -26,6 +26,7 @@
 #include "convert.hpp"
 #include "core_state.hpp"
 #include "elementary.hpp"
+#include "intrinsics.hpp"
 #include "mask.hpp"
 #include "memory.hpp"
 #include "mmul.hpp"

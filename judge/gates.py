@@ -24,7 +24,7 @@ import numpy as np
 from judge.logits import compare_logits
 from judge.metrics import Comparison, Element, Failure, Figure, NamedFailure, compare, widen
 from judge.policy import Limits, Policy
-from judge.verdict import Verdict, decide
+from judge.verdict import Finding, Verdict, decide
 
 # What a block gate compares: the tap's name within the layer. "update" is residual2 - input: what the layer adds,
 # which the residual stream would otherwise drown.
@@ -33,14 +33,10 @@ BLOCK_TAPS = ("k_rope", "qkv.v", "attn.out", "update")
 
 @dataclass(frozen=True)
 class Dispatch:
-    """One run of a kernel: the device's output, started as `metrics.unwritten`, and the oracle's for the same data.
-
-    positive: the operands were drawn with `kernel_cases.draw(..., positive=True)`.
-    """
+    """One run of a kernel: the device's output, started as `metrics.unwritten`, and the oracle's for the same data."""
 
     got: np.ndarray
     want: np.ndarray
-    positive: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,14 +142,13 @@ def judge_kernel(kernel: str, dispatches: Sequence[Dispatch], policy: Policy) ->
 
 
 def gather_kernel(dispatches: Sequence[Dispatch], limits: Limits) -> Gathered:
-    """Metrics of signed data stand alone; those of positive data, where a kernel has such, under "positive/"."""
+    """Every dispatch against its oracle, and against the dispatch before it."""
     found = Gathered()
     least = limits.kernel_dispatches
     if len(dispatches) < least:
         found.fail(Failure.TOO_FEW, f"{len(dispatches)} dispatches, at least {least} with changing data are needed")
     for index, dispatch in enumerate(dispatches):
-        prefix = "positive" if dispatch.positive else ""
-        found.add(prefix, f"dispatch {index}", compare(dispatch.got, dispatch.want))
+        found.add("", f"dispatch {index}", compare(dispatch.got, dispatch.want))
     found.failures += _stale(dispatches)
     return found
 
@@ -232,7 +227,8 @@ def judge_runner(produced: Sequence[int], recorded: Sequence[int], policy: Polic
         detail = f"{len(differ)} tokens differ, the first is {produced[first]} where {recorded[first]} was recorded"
         failures.append(NamedFailure(Failure.DIVERGED, detail, tuple(differ[:5])))
     worst = tuple(Element((i,), float(produced[i]), float(recorded[i])) for i in differ[:5])
-    return Verdict("phase6", not failures, (), tuple(failures), worst, len(produced), 0.0, policy.sha256)
+    findings = (Finding("tokens_differing", float(len(differ)), 0.0, 0.0),)
+    return Verdict("phase6", not failures, findings, tuple(failures), worst, len(produced), 0.0, policy.sha256)
 
 
 def _tap(values: Mapping[str, np.ndarray], tap: str) -> np.ndarray | None:

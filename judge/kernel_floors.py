@@ -9,35 +9,39 @@ from __future__ import annotations
 
 import numpy as np
 
-from judge.kernel_cases import EPS, Operands, Shape, rope_table
+from judge.kernel_cases import EPS, PRODUCTS, Operands, Shape, rope_table
 from judge.rounding import quantise_bfp16, round_bf16
 
 # Elements of K that one instruction takes, and the K tile after which a wrong kernel rounds its accumulator.
 STEP = 8
 K_TILE = 64
 KEY_BLOCK = 32
+_OUT_OF_SIGHT = np.float32(-1e30)
 
 _ROUNDING = ("floor_rounding", "cut_rounding")
+_PRODUCT = ("bf16_accumulation", "tail_dropped", "padding_leaks")
+_MASK = ("mask_ahead", "mask_behind", "kv_tiled", "scale_missing")
 FAULTS: dict[str, tuple[str, ...]] = {
-    "gemm_bf16": (*_ROUNDING, "bf16_accumulation", "tail_dropped", "padding_leaks", "tiles_swapped"),
-    "gemm_bfp16": ("floor_rounding", "bf16_accumulation", "tail_dropped", "padding_leaks", "tiles_swapped"),
-    "gemv": (*_ROUNDING, "bf16_accumulation", "tail_dropped", "padding_leaks"),
-    "lm_head": ("bf16_logits", "bf16_accumulation", "tail_dropped", "padding_leaks"),
+    "gemm_bf16": (*_ROUNDING, *_PRODUCT, "tiles_swapped"),
+    "gemm_bfp16": (*_ROUNDING, *_PRODUCT, "tiles_swapped"),
+    "gemv": (*_ROUNDING, *_PRODUCT),
+    "gemv_add": (*_ROUNDING, "tail_dropped", "padding_leaks", "operand_dropped"),
+    "gemv_norm": (*_ROUNDING, "tail_dropped", "padding_leaks", "norm_dropped"),
+    "gemv_swiglu": (*_ROUNDING, "tail_dropped", "padding_leaks", "norm_dropped", "operands_swapped"),
+    "lm_head": ("bf16_logits", *_PRODUCT),
     "rmsnorm": (*_ROUNDING, "eps_wrong", "mean_over_padding", "weight_plus_one"),
-    "rope": ("floor_rounding", "interleaved", "position_late", "sine_negated"),
+    "rope": (*_ROUNDING, "interleaved", "position_late", "sine_negated"),
     "silu_mul": (*_ROUNDING, "operands_swapped", "gelu_for_silu"),
     "add": (*_ROUNDING, "operand_dropped"),
-    "attention_prefill": (*_ROUNDING, "bf16_accumulation", "mask_ahead", "mask_behind", "kv_tiled", "scale_missing"),
-    "attention_decode": (*_ROUNDING, "key_too_few", "key_too_many", "kv_tiled", "merge_unscaled"),
+    "attention_prefill": (*_ROUNDING, "bf16_accumulation", *_MASK),
+    "attention_prefill_bfp16": (*_ROUNDING, "bf16_accumulation", *_MASK),
+    "attention_decode": (*_ROUNDING, "key_too_few", "key_too_many", "kv_tiled", "merge_unscaled", "position_late"),
 }
-FAULTS["attention_prefill_bfp16"] = tuple(f for f in FAULTS["attention_prefill"] if f != "cut_rounding")
-# Faults that a bfp16 product's own error hides; the same store code runs in the bf16 kernel, whose gate shows them.
-ELSEWHERE: dict[str, dict[str, str]] = {
-    "gemm_bfp16": {"floor_rounding": "phase1.gemm_bf16"},
-    "attention_prefill_bfp16": {
-        "floor_rounding": "phase1.attention_prefill",
-        "bf16_accumulation": "phase1.attention_prefill",
-    },
+# Where a kernel's own error hides a fault: the gate of the kernel whose store code is the same and which shows it.
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "gemm_bfp16": ("phase1.gemm_bf16",),
+    "attention_prefill_bfp16": ("phase1.attention_prefill",),
+    "gemv_swiglu": ("phase1.silu_mul",),
 }
 
 
@@ -48,29 +52,43 @@ def shows(fault: str, shape: Shape) -> bool:
 
 def run(kernel: str, operands: Operands, fault: str = "") -> np.ndarray:
     """The kernel's output: FP32 values, bf16 ones where the kernel stores bf16."""
-    if kernel.startswith("attention"):
-        return _attention(operands, fault, bfp16=kernel.endswith("_bfp16"))
+    if kernel in PRODUCTS:
+        return _matrix_kernel(kernel, operands, fault)
     if kernel == "rmsnorm":
-        return _rms_norm(operands, fault)
+        return _rms_norm(operands["x"], operands["gamma"], fault)
     if kernel == "rope":
-        return _rope(operands, fault)
+        return _rope(operands["x"], operands, fault)
     if kernel == "silu_mul":
-        return _silu_mul(operands, fault)
+        return _silu_mul(operands["a"], operands["b"], fault)
     if kernel == "add":
         b = np.zeros_like(operands["b"]) if fault == "operand_dropped" else operands["b"]
         return _store(operands["a"] + b, fault)
-    total = _product(operands["a"], operands["b"], fault, bfp16=kernel == "gemm_bfp16")
-    if kernel == "lm_head":
-        return round_bf16(total) if fault == "bf16_logits" else total
-    return _store(total, fault)
+    if kernel == "attention_decode":
+        return _decode(operands, fault)
+    return _attention(operands["q"], operands["k"], operands["v"], fault, bfp16=kernel.endswith("_bfp16"))
 
 
-def _store(x: np.ndarray, fault: str) -> np.ndarray:
+def _store(x: np.ndarray, fault: str = "") -> np.ndarray:
     return round_bf16(x, {"floor_rounding": "floor", "cut_rounding": "zero"}.get(fault, "even"))
 
 
-def _product(a: np.ndarray, b: np.ndarray, fault: str, *, bfp16: bool) -> np.ndarray:
-    """a [M, K] times b [N, K] transposed, accumulated in FP32 in the order of K: the least accurate honest order."""
+def _matrix_kernel(kernel: str, x: Operands, fault: str) -> np.ndarray:
+    a = x["a"]
+    if kernel in ("gemv_norm", "gemv_swiglu") and fault != "norm_dropped":
+        a = _rms_norm(a, x["gamma"], "")
+    if kernel == "gemv_swiglu":
+        gate, up = (_product(a, matrix, fault) for matrix in x["b"])
+        return _silu_mul(gate, up, fault)
+    total = _product(a, x["b"], fault, bfp16=kernel == "gemm_bfp16", step=1 if kernel == "lm_head" else STEP)
+    if kernel == "lm_head":
+        return round_bf16(total) if fault == "bf16_logits" else total
+    if kernel == "gemv_add" and fault != "operand_dropped":
+        total = total + x["c"]
+    return _store(total, fault)
+
+
+def _product(a: np.ndarray, b: np.ndarray, fault: str, *, bfp16: bool = False, step: int = STEP) -> np.ndarray:
+    """a [M, K] times b [N, K] transposed, accumulated in FP32 in the order of K, `step` elements at a time."""
     if fault == "tail_dropped":
         a, b = a[:, :-STEP], b[:, :-STEP]
     if fault == "padding_leaks":  # eight K rows of padding that hold an old tile instead of zeros
@@ -80,50 +98,53 @@ def _product(a: np.ndarray, b: np.ndarray, fault: str, *, bfp16: bool) -> np.nda
     if bfp16:
         a, b = quantise_bfp16(a), quantise_bfp16(b)
     total = np.zeros((len(a), len(b)), np.float32)
-    for start in range(0, a.shape[1], STEP):
-        total += a[:, start : start + STEP] @ b[:, start : start + STEP].T
-        if fault == "bf16_accumulation" and (start + STEP) % K_TILE == 0:
+    for start in range(0, a.shape[1], step):
+        total += a[:, start : start + step] @ b[:, start : start + step].T
+        if fault == "bf16_accumulation" and (start + step) % K_TILE == 0:
             total = round_bf16(total)
     return total
 
 
-def _rms_norm(x: Operands, fault: str) -> np.ndarray:
-    rows, gamma = x["x"], x["gamma"]
+def _rms_norm(rows: np.ndarray, gamma: np.ndarray, fault: str) -> np.ndarray:
     width = rows.shape[1] + (64 if fault == "mean_over_padding" else 0)
     eps = np.float32(1e-6 if fault == "eps_wrong" else EPS)
     scale = 1 / np.sqrt((rows * rows).sum(axis=1, keepdims=True) / np.float32(width) + eps)
     return _store(rows * scale * (gamma + 1 if fault == "weight_plus_one" else gamma), fault)
 
 
-def _rope(x: Operands, fault: str) -> np.ndarray:
-    values, table = x["x"], x["cos_sin"]
-    dim = values.shape[2]
+def _rope(values: np.ndarray, x: Operands, fault: str) -> np.ndarray:
+    table, dim = x["cos_sin"], values.shape[2]
     if fault == "position_late":
         first = int(x["first"]) + 1
         table = rope_table(np.arange(first, first + len(values)), dim)
     cos, sin = table[:, None, : dim // 2], table[:, None, dim // 2 :]
     sin = -sin if fault == "sine_negated" else sin
-    pairs = (
-        (slice(0, None, 2), slice(1, None, 2)) if fault == "interleaved" else (slice(dim // 2), slice(dim // 2, dim))
-    )
+    halves = (slice(0, dim // 2), slice(dim // 2, dim))
+    one, two = (slice(0, None, 2), slice(1, None, 2)) if fault == "interleaved" else halves
     out = np.empty_like(values)
-    out[..., pairs[0]] = values[..., pairs[0]] * cos - values[..., pairs[1]] * sin
-    out[..., pairs[1]] = values[..., pairs[1]] * cos + values[..., pairs[0]] * sin
+    out[..., one] = values[..., one] * cos - values[..., two] * sin
+    out[..., two] = values[..., two] * cos + values[..., one] * sin
     return _store(out, fault)
 
 
-def _silu_mul(x: Operands, fault: str) -> np.ndarray:
-    """tanh is a hardware vector operation with a bf16 result: silu(g) u = g u (1 + tanh(g / 2)) / 2."""
-    gate, up = (x["b"], x["a"]) if fault == "operands_swapped" else (x["a"], x["b"])
+def _silu_mul(gate: np.ndarray, up: np.ndarray, fault: str) -> np.ndarray:
+    """exp2 is a hardware vector operation with a bf16 result."""
+    if fault == "operands_swapped":
+        gate, up = up, gate
     if fault == "gelu_for_silu":
         inner = np.float32(0.7978845608) * (gate + np.float32(0.044715) * gate**3)
-    else:
-        inner = gate / 2
-    return _store(gate * up * (1 + round_bf16(np.tanh(inner))) / 2, fault)
+        return _store(gate * up * (1 + np.tanh(inner)) / 2)
+    return _store(gate * up / (1 + round_bf16(np.exp(np.minimum(-gate, 80)))), fault)
 
 
-def _attention(x: Operands, fault: str, *, bfp16: bool) -> np.ndarray:
-    q, k, v = x["q"], x["k"], x["v"]
+def _decode(x: Operands, fault: str) -> np.ndarray:
+    """q and k of the current token are turned and stored; older rows come from the cache."""
+    q, k = (_rope(x[name][None], x, fault) for name in "qk")
+    keys, values = np.concatenate([x["cache_k"], k]), np.concatenate([x["cache_v"], x["v"][None]])
+    return np.concatenate([_attention(q, keys, values, fault)[0], k[0], x["v"]])
+
+
+def _attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, fault: str, *, bfp16: bool = False) -> np.ndarray:
     (rows, heads, _), (keys, groups, _) = q.shape, k.shape
     if fault == "key_too_many":  # the row after the last valid one, left over from an earlier sequence
         k, v = np.concatenate([k, k[:1]]), np.concatenate([v, -v[:1]])
@@ -139,14 +160,14 @@ def _attention(x: Operands, fault: str, *, bfp16: bool) -> np.ndarray:
 
 
 def _head(q: np.ndarray, k: np.ndarray, v: np.ndarray, visible: np.ndarray, fault: str, bfp16: bool) -> np.ndarray:
-    """Blocks of keys with running maximum, sum and accumulator in FP32; probabilities are bf16, as exp2 delivers them."""
+    """Blocks of keys with running maximum, sum and accumulator in FP32; probabilities are bf16, as exp2 gives them."""
     scale = np.float32(1 if fault == "scale_missing" else q.shape[1] ** -0.5)
-    top = np.full((len(q), 1), -1e30, np.float32)
+    top = np.full((len(q), 1), _OUT_OF_SIGHT, np.float32)
     total, mass = np.zeros_like(q), np.zeros((len(q), 1), np.float32)
     for start in range(0, len(k), KEY_BLOCK):
         part = slice(start, start + KEY_BLOCK)
         scores = (quantise_bfp16(q) @ quantise_bfp16(k[part]).T if bfp16 else q @ k[part].T) * scale
-        scores = np.where(visible[:, part], scores, np.float32(-1e30))
+        scores = np.where(visible[:, part], scores, _OUT_OF_SIGHT)
         new = np.maximum(top, scores.max(axis=1, keepdims=True))
         weight = np.where(visible[:, part], round_bf16(np.exp(scores - new)), np.float32(0))
         shrink = np.float32(1) if fault == "merge_unscaled" else np.exp(top - new)

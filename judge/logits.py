@@ -44,8 +44,8 @@ def compare_logits(
         min_positions: fewer positions than this is a failure.
 
     Figures: kl_mean, kl_max (position), top1_miss, top5_miss (share of positions whose oracle argmax is not the
-    device's first / among its first five), logits_abs (max|y-r| / rms(r)), rel, pearson_loss_worst_position,
-    perplexity_drift = |ppl(device) / ppl(oracle) - 1|.
+    device's first / among its first five), logits_abs (max|y-r| / rms(r)), rel, gain, pearson_loss_worst_position
+    (as in `judge.metrics`), perplexity_drift = |ppl(device) / ppl(oracle) - 1|.
     """
     got, want = widen(got), widen(want)
     failures = find_failures(got, want, min_positions=min_positions) or _shape_failures(want, next_ids)
@@ -84,6 +84,7 @@ def _figures(y: np.ndarray, r: np.ndarray) -> dict[str, Figure]:
         "top5_miss": Figure(float((rank >= TOP).mean())),
         "logits_abs": Figure(float(off.max() / np.sqrt((r * r).mean())), tuple(int(i) for i in top)),
         "rel": Figure(float(off.sum() / np.abs(r).sum())),
+        "gain": Figure(float(abs(((y - r) * r).sum()) / (r * r).sum())),
         "pearson_loss_worst_position": Figure(float(correlation_loss[worst]), (worst,)),
     }
 

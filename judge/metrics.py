@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far an output is from its oracle: absolute, relative, correlation, bias; whole and at the worst place.
+"""How far an output is from its oracle: absolute, relative, correlation, bias, gain; whole and at the worst place.
 
 Arrays are [positions, ...]: axis 0 is the token (or row, or dispatch), and a third axis makes it
 [positions, heads, head_dim]. Every figure is a loss: 0 is perfect, larger is worse, so that a gate is one comparison.
@@ -8,6 +8,7 @@ Arrays are [positions, ...]: axis 0 is the token (or row, or dispatch), and a th
     rel           sum|y - r| / sum|r|
     pearson_loss  1 - Pearson correlation of the centred values
     bias          |mean(y - r)| / rms(r); the signed value is kept beside it
+    gain          |sum (y - r) r| / sum r^2: how much the output is scaled, as rounding toward zero shrinks it
 
 What no number describes has a name of its own: nothing to compare, other shape, not finite, never written, all zero,
 constant. A comparison with such a failure has no figures, so that nobody can read "low accuracy" into it.
@@ -204,7 +205,7 @@ def _value_failures(y: np.ndarray, r: np.ndarray) -> tuple[NamedFailure, ...]:
 
 
 def _losses(y: np.ndarray, r: np.ndarray, axis: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """The four losses, reduced over `axis`. Against a reference of zeros any difference is UNBOUNDED."""
+    """The five losses, reduced over `axis`. Against a reference of zeros any difference is UNBOUNDED."""
     diff = y - r
     rms = np.sqrt((r * r).mean(axis=axis))
     return {
@@ -212,6 +213,7 @@ def _losses(y: np.ndarray, r: np.ndarray, axis: tuple[int, ...]) -> dict[str, np
         "rel": _ratio(np.abs(diff).sum(axis=axis), np.abs(r).sum(axis=axis)),
         "pearson_loss": 1.0 - pearson(y, r, axis),
         "bias": _ratio(np.abs(diff.mean(axis=axis)), rms),
+        "gain": _ratio(np.abs((diff * r).sum(axis=axis)), (r * r).sum(axis=axis)),
     }
 
 

@@ -46,23 +46,28 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Threshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One metric of one gate."""
 
-    gate: str
     metric: str
     threshold: float
     floor: float
-    floor_seeds: tuple[int, ...]
     weakest_fault: str
     weakest_value: float
     catches: tuple[str, ...]
-    measured: str
 
 
 class GatePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One gate: the faults that were seeded for it, and where those are caught that it cannot show itself."""
+    """One gate.
+
+    faults: what was seeded for it. elsewhere: fault -> the gate that catches it, where this one cannot show it.
+    floor_seeds: seeds (of data or of text windows) that the floors are the largest over.
+    measured: the command that measured both numbers. measured_on: the data or the model.
+    """
 
     gate: str
     faults: tuple[str, ...]
+    floor_seeds: tuple[int, ...]
+    measured: str
     measured_on: str
+    thresholds: tuple[Threshold, ...]
     elsewhere: dict[str, str] = {}
 
 
@@ -71,7 +76,6 @@ class Policy(msgspec.Struct, frozen=True):
 
     limits: Limits
     gates: dict[str, GatePolicy]
-    thresholds: dict[str, dict[str, Threshold]]
     sha256: str
 
     def of(self, gate: str) -> dict[str, Threshold]:
@@ -80,15 +84,15 @@ class Policy(msgspec.Struct, frozen=True):
         Raises:
             Refusal: the policy has no such gate.
         """
-        found = self.thresholds.get(gate)
-        if not found:
+        found = self.gates.get(gate)
+        if found is None:
             raise Refusal(
                 f"gate {gate!r}",
-                expected=f"one of {', '.join(sorted(self.thresholds))}",
+                expected=f"one of {', '.join(sorted(self.gates))}",
                 where="policy.toml",
-                next_step=f"python -m judge.measure_policy --gate {gate}",
+                next_step=f"python -m judge.measure_policy --gate {gate} --write",
             )
-        return found
+        return {row.metric: row for row in found.thresholds}
 
 
 def floor_factor(metric: str) -> float:
@@ -107,89 +111,81 @@ def load_policy(path: Path = POLICY_PATH) -> Policy:
         raw = tomllib.loads(data.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise Refusal(f"not TOML: {error}", where=str(path)) from error
-    unknown = sorted(raw.keys() - {"limits", "gate", "threshold"})
-    if unknown:
-        raise Refusal(f"unknown tables {', '.join(unknown)}", expected="limits, gate, threshold", where=str(path))
+    unknown = sorted(raw.keys() - {"limits", "gate"})
+    rows = raw.get("gate")
+    if unknown or not isinstance(rows, list) or not rows:
+        raise Refusal(f"tables {sorted(raw)}", expected="limits and at least one gate", where=str(path))
     limits = _convert(raw.get("limits"), Limits, path)
-    gates = _unique(path, "gate", [(g.gate, g) for g in _list(raw, "gate", GatePolicy, path)])
-    thresholds: dict[str, dict[str, Threshold]] = {}
-    for entry in _list(raw, "threshold", Threshold, path):
-        _check_rule(entry, path)
-        of_gate = thresholds.setdefault(entry.gate, {})
-        if entry.metric in of_gate:
-            raise Refusal(f"two thresholds for {entry.gate} {entry.metric}", expected="one", where=str(path))
-        of_gate[entry.metric] = entry
-    _check_coverage(gates, thresholds, path)
-    return Policy(limits, gates, thresholds, hashlib.sha256(data).hexdigest())
+    gates: dict[str, GatePolicy] = {}
+    for row in rows:
+        gate = _convert(row, GatePolicy, path)
+        if gate.gate in gates:
+            raise Refusal(f"gate {gate.gate} stands twice", expected="each once", where=str(path))
+        gates[gate.gate] = gate
+    check_rule(gates, str(path))
+    return Policy(limits, gates, hashlib.sha256(data).hexdigest())
 
 
-def _list(raw: dict[str, Any], table: str, kind: type, path: Path) -> list[Any]:
-    rows = raw.get(table)
-    if not isinstance(rows, list) or not rows:
-        raise Refusal(f"no [[{table}]]", expected="at least one", where=str(path))
-    return [_convert(row, kind, path) for row in rows]
+def check_rule(gates: dict[str, GatePolicy], where: str) -> None:
+    """Refuse numbers that do not justify their threshold, and seeded faults that nothing catches."""
+    for gate in gates.values():
+        _check_gate(gate, where)
+        for row in gate.thresholds:
+            _check_threshold(row, f"{where}: {gate.gate} {row.metric}")
+    for gate in gates.values():
+        for fault in gate.faults:
+            if fault not in caught_by(gate) and fault not in caught_by(gates.get(gate.elsewhere.get(fault, ""))):
+                raise Refusal(
+                    f"no metric of {gate.gate} catches the seeded fault {fault}",
+                    expected=f"one that does, or a gate under `elsewhere` (found {gate.elsewhere.get(fault, '')!r})",
+                    where=where,
+                )
+
+
+def caught_by(gate: GatePolicy | None) -> set[str]:
+    """The faults that a gate's metrics answer for."""
+    return {fault for row in gate.thresholds for fault in row.catches} if gate else set()
 
 
 def _convert(value: Any, kind: type, path: Path) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        name = value.get("gate", "") + " " + value.get("metric", "") if isinstance(value, dict) else ""
+        name = str(value.get("gate", "")) if isinstance(value, dict) else ""
         next_step = "python -m judge.measure_policy --write"
-        raise Refusal(f"{name.strip() or kind.__name__}: {error}", where=str(path), next_step=next_step) from error
+        raise Refusal(f"{name or kind.__name__}: {error}", where=str(path), next_step=next_step) from error
 
 
-def _unique(path: Path, what: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise Refusal(f"a {what} stands twice", expected="each once", where=str(path))
-    return found
+def _check_gate(gate: GatePolicy, where: str) -> None:
+    where = f"{where}: {gate.gate}"
+    if not gate.thresholds or not gate.faults:
+        counts = f"{len(gate.thresholds)} thresholds, {len(gate.faults)} seeded faults"
+        raise Refusal(counts, expected="at least one of each", where=where)
+    if len({row.metric for row in gate.thresholds}) != len(gate.thresholds):
+        raise Refusal("a metric with two thresholds", expected="one each", where=where)
+    if len(set(gate.floor_seeds)) < 2:
+        raise Refusal(f"floors over seeds {list(gate.floor_seeds)}", expected="at least two seeds", where=where)
+    if not gate.measured or not gate.measured_on:
+        raise Refusal("no `measured` or `measured_on`", expected="how and on what both were measured", where=where)
+    strange = caught_by(gate) - set(gate.faults)
+    if strange:
+        raise Refusal(f"catches {sorted(strange)}", expected="faults that are listed for the gate", where=where)
 
 
-def _check_rule(entry: Threshold, path: Path) -> None:
+def _check_threshold(row: Threshold, where: str) -> None:
     """The two measured numbers must justify the threshold."""
-    where = f"{path}: {entry.gate} {entry.metric}"
-    numbers = (entry.threshold, entry.floor, entry.weakest_value)
+    numbers = (row.threshold, row.floor, row.weakest_value)
     if not all(math.isfinite(number) and number >= 0 for number in numbers):
         raise Refusal(f"numbers {numbers}", expected="finite and not negative", where=where)
-    if len(set(entry.floor_seeds)) < 2:
-        raise Refusal(f"floor over seeds {list(entry.floor_seeds)}", expected="at least two seeds", where=where)
-    if not entry.catches or entry.weakest_fault not in entry.catches:
-        raise Refusal(
-            f"weakest fault {entry.weakest_fault!r}, catches {list(entry.catches)}",
-            expected="a metric that catches at least one fault, the weakest among them",
-            where=where,
-        )
-    if not entry.measured:
-        raise Refusal("no command in `measured`", expected="how both numbers were measured", where=where)
-    factor = floor_factor(entry.metric)
-    if entry.threshold < entry.floor * (1 - _ROUNDING):
-        raise Refusal(f"threshold {entry.threshold}", expected=f"at least the honest floor {entry.floor}", where=where)
-    if entry.threshold > factor * entry.floor * (1 + _ROUNDING):
-        limit = f"at most {factor:g} x floor = {factor * entry.floor:.6g}"
-        raise Refusal(f"threshold {entry.threshold}", expected=limit, where=where)
-    if entry.weakest_value <= 0 or entry.threshold > FAULT_SHARE * entry.weakest_value * (1 + _ROUNDING):
-        limit = f"at most half of the weakest fault {entry.weakest_fault} = {FAULT_SHARE * entry.weakest_value:.6g}"
-        raise Refusal(f"threshold {entry.threshold}", expected=limit, where=where)
-
-
-def _check_coverage(gates: dict[str, GatePolicy], thresholds: dict[str, dict[str, Threshold]], path: Path) -> None:
-    """Every gate has thresholds, every threshold a gate, every seeded fault a metric that catches it."""
-    if gates.keys() != thresholds.keys():
-        odd = ", ".join(sorted(gates.keys() ^ thresholds.keys()))
-        raise Refusal(f"gates without thresholds, or thresholds without a gate: {odd}", where=str(path))
-    caught = {gate: {f for entry in rows.values() for f in entry.catches} for gate, rows in thresholds.items()}
-    for name, gate in gates.items():
-        for fault in gate.faults:
-            if fault in caught[name]:
-                continue
-            other = gate.elsewhere.get(fault, "")
-            if fault not in caught.get(other, set()):
-                raise Refusal(
-                    f"no metric of {name} catches the seeded fault {fault}",
-                    expected=f"one that does, or under `elsewhere` a gate that does (found {other!r})",
-                    where=str(path),
-                )
-        strange = caught[name] - set(gate.faults)
-        if strange or not gate.faults:
-            raise Refusal(f"{name} catches {sorted(strange)}", expected="faults listed for that gate", where=str(path))
+    if row.weakest_fault not in row.catches:
+        found = f"weakest fault {row.weakest_fault!r}, catches {list(row.catches)}"
+        raise Refusal(found, expected="the weakest among those that the metric catches", where=where)
+    if row.threshold < row.floor * (1 - _ROUNDING):
+        raise Refusal(f"threshold {row.threshold}", expected=f"at least the honest floor {row.floor}", where=where)
+    highest = floor_factor(row.metric) * row.floor
+    if row.threshold > highest * (1 + _ROUNDING):
+        limit = f"at most {floor_factor(row.metric):g} x floor = {highest:.6g}"
+        raise Refusal(f"threshold {row.threshold}", expected=limit, where=where)
+    if row.weakest_value <= 0 or row.threshold > FAULT_SHARE * row.weakest_value * (1 + _ROUNDING):
+        limit = f"at most half of the weakest fault {row.weakest_fault} = {FAULT_SHARE * row.weakest_value:.6g}"
+        raise Refusal(f"threshold {row.threshold}", expected=limit, where=where)

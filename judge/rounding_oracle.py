@@ -27,6 +27,10 @@ from reference.oracle.config import ModelConfig
 ACCUMULATOR_TILE = 64
 
 
+# (tensor, "bf16" | "bfp16" | "exact") -> its values as an operand
+Operands = dict[tuple[str, str], np.ndarray]
+
+
 class ReadsWeights(Protocol):
     """What is needed of `reference.oracle.Weights`."""
 
@@ -39,12 +43,14 @@ class ReadsWeights(Protocol):
 class Numerics:
     """How numbers are stored and multiplied.
 
-    linear, head, attention: operands of the layers' products, the LM head and the two products of attention: "bf16"
-    or "bfp16". store: "even" or "floor" rounding to bf16 at store points, or "exact" (FP64 throughout, no rounding).
+    linear: operands of the layers' products, "bf16" or "bfp16"; step: the same for a single token (decode).
+    head, attention: operands of the LM head and of attention's two products.
+    store: rounding to bf16 at store points, "even" or "floor"; "exact" is FP64 throughout without any rounding.
     accumulator: "fp32", or "bf16" for one that is rounded after each K tile.
     """
 
     linear: str = "bf16"
+    step: str = "bf16"
     head: str = "bf16"
     attention: str = "bf16"
     store: str = "even"
@@ -58,7 +64,7 @@ class Numerics:
 EXACT = Numerics(store="exact")
 PRECISIONS = {
     "bf16": Numerics(),
-    "bfp16": Numerics(linear="bfp16", head="bfp16"),
+    "bfp16": Numerics(linear="bfp16", step="bfp16", head="bfp16"),
     "mixed": Numerics(linear="bfp16"),
 }
 
@@ -98,6 +104,7 @@ class RoundingDecoder:
     Args:
         config: of `reference.oracle.load_config`.
         weights: anything with `fp32(name)`; norms, biases and matrices are rounded to bf16 first unless exact.
+        operands: prepared weights, which decoders of the same weights may share.
     """
 
     def __init__(
@@ -106,16 +113,17 @@ class RoundingDecoder:
         weights: ReadsWeights,
         numerics: Numerics = PRECISIONS["bf16"],
         mistake: Mistake = Mistake(),
+        operands: Operands | None = None,
     ) -> None:
         self.config, self.numerics, self.mistake = config, numerics, mistake
         self._weights = weights
         self._dtype = np.float64 if numerics.exact else np.float32
-        self._operands: dict[tuple[str, str], np.ndarray] = {}
+        self._operands = {} if operands is None else operands
 
     def logits(self, ids: Sequence[int], tap: Tap | None = None, cache: Cache | None = None) -> np.ndarray:
         """Logits [n, vocab] of n tokens after what the cache holds; the cache takes them in."""
         cache = Cache(len(ids)) if cache is None else cache
-        x = self._store(self._weights.fp32("model.embed_tokens.weight")[np.asarray(ids)])
+        x = self._store(self._matrix("model.embed_tokens.weight", "bf16")[np.asarray(ids)])
         for index in range(self.config.num_hidden_layers):
             x = self.layer(index, x, cache, tap)
         cache.length += len(ids)
@@ -124,20 +132,23 @@ class RoundingDecoder:
         return self._product(x, name, self.numerics.head)
 
     def decode(self, prompt: Sequence[int], forced: Sequence[int]) -> np.ndarray:
-        """Logits [1 + len(forced), vocab]: after the prompt, then after each forced token, one decode step each."""
+        """Logits [len(forced), vocab]: the prompt in one prefill, then one decode step for each forced token."""
         cache = Cache(len(prompt) + len(forced) + self.mistake.late_rows)
-        rows = [self.logits(prompt, cache=cache)[-1]]
-        rows += [self.logits([token], cache=cache)[0] for token in forced]
-        return np.stack(rows)
+        self.logits(prompt, cache=cache)
+        return np.stack([self.logits([token], cache=cache)[0] for token in forced])
 
     def greedy(self, prompt: Sequence[int], count: int) -> tuple[tuple[int, ...], np.ndarray]:
-        """`count` greedy ids and the logits [count, vocab] that chose them."""
+        """`count` greedy ids and the logits [count, vocab] that chose them, as the runner does it.
+
+        All but the last token of the prompt are prefilled; the last one and every new one are decode steps.
+        """
         cache = Cache(len(prompt) + count + self.mistake.late_rows)
-        rows = [self.logits(prompt, cache=cache)[-1]]
-        ids = [int(rows[0].argmax())]
+        self.logits(prompt[:-1], cache=cache)
+        ids, rows, token = [], [], prompt[-1]
         while len(ids) < count:
-            rows.append(self.logits([ids[-1]], cache=cache)[0])
-            ids.append(int(rows[-1].argmax()))
+            rows.append(self.logits([token], cache=cache)[0])
+            token = int(rows[-1].argmax())
+            ids.append(token)
         return tuple(ids), np.stack(rows)
 
     def layer(self, index: int, x: np.ndarray, cache: Cache, tap: Tap | None = None) -> np.ndarray:
@@ -227,12 +238,13 @@ class RoundingDecoder:
         return self._norm(x.reshape(len(x), -1), name).reshape(x.shape)
 
     def _projection(self, x: np.ndarray, name: str, bias: bool) -> np.ndarray:
-        y = self._product(x, f"{name}.weight", self.numerics.linear)
+        form = self.numerics.step if len(x) == 1 else self.numerics.linear
+        y = self._product(x, f"{name}.weight", form)
         return self._store(y + self._small(f"{name}.bias") if bias else y)
 
     def _product(self, x: np.ndarray, name: str, form: str) -> np.ndarray:
         """x [n, in] times the transpose of the named weight [out, in]."""
-        x = quantise_bfp16(x) if form == "bfp16" else x
+        x = quantise_bfp16(x) if form == "bfp16" and not self.numerics.exact else x
         weight = self._matrix(name, form)
         if self.numerics.accumulator == "fp32":
             return x @ weight.T
@@ -243,6 +255,7 @@ class RoundingDecoder:
         return total
 
     def _matrix(self, name: str, form: str) -> np.ndarray:
+        form = "exact" if self.numerics.exact else form
         kept = self._operands.get((name, form))
         if kept is None:
             kept = self._small(name)
@@ -257,6 +270,10 @@ class RoundingDecoder:
     def _operand(self, x: np.ndarray) -> np.ndarray:
         """An operand of attention's products, with the contracted axis last."""
         return quantise_bfp16(x) if self.numerics.attention == "bfp16" and not self.numerics.exact else x
+
+    def stored(self, x: np.ndarray) -> np.ndarray:
+        """Rows as the design holds them: an input buffer is a store point too."""
+        return self._store(x)
 
     def _store(self, x: np.ndarray) -> np.ndarray:
         """A value as it is after a store point."""

@@ -83,9 +83,9 @@ def decide(
     count = sum(c.positions for rows in comparisons.values() for c in rows.values()) if looked_at is None else looked_at
     if count == 0 and not any(f.name is Failure.EMPTY for f in named):
         named.append(NamedFailure(Failure.EMPTY, "the gate had nothing to look at"))
-    figures = {
-        f"{prefix}/{name}".lstrip("/"): found for prefix, rows in comparisons.items() for name, found in _worst(rows)
-    }
+    figures: dict[str, tuple[str, Figure]] = {}
+    for prefix, rows in comparisons.items():
+        figures |= worst_figures(prefix, rows)
     findings = []
     for metric, entry in policy.of(gate).items():
         if metric in figures:
@@ -119,14 +119,15 @@ def _failures(comparisons: Mapping[str, Mapping[str, Comparison]]) -> list[Named
     ]
 
 
-def _worst(rows: Mapping[str, Comparison]) -> list[tuple[str, tuple[str, Figure]]]:
-    """Per figure name the worst over all sources, with its source."""
+def worst_figures(prefix: str, rows: Mapping[str, Comparison]) -> dict[str, tuple[str, Figure]]:
+    """Metric ("prefix/name") -> the worst figure over all sources, with its source."""
     worst: dict[str, tuple[str, Figure]] = {}
     for source, comparison in rows.items():
         for name, figure in comparison.figures.items():
-            if name not in worst or not figure.value <= worst[name][1].value:
-                worst[name] = (source, figure)
-    return list(worst.items())
+            metric = f"{prefix}/{name}".lstrip("/")
+            if metric not in worst or not figure.value <= worst[metric][1].value:  # NaN is the worst
+                worst[metric] = (source, figure)
+    return worst
 
 
 def _worst_elements(comparisons: list[Comparison]) -> tuple[Element, ...]:

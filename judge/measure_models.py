@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Floors and faults of the oracle, block and model gates, from the independent rounding oracle.
+
+A `Probe` is one model with token ids to run on. The protocol is that of the phases: block gates start from the
+oracle's own stream, 64 prefilled and 8 decoded positions; model gates score texts in one prefill and decode greedily.
+Faults may be run on shorter texts: a worst place over fewer positions is smaller, so the weakest value stays honest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from judge.gates import (
+    Gathered,
+    GreedyRun,
+    OracleProof,
+    RepeatRun,
+    TextRun,
+    gather_block,
+    gather_model,
+    gather_oracle,
+)
+from judge.logits import perplexity
+from judge.measurement import Measurement, figures_of
+from judge.model_faults import BLOCK_FAULTS, ORACLE_FAULTS, PLANT, Setting
+from judge.policy import Limits
+from judge.rounding_oracle import EXACT, PRECISIONS, Cache, Operands, RoundingDecoder
+from reference.oracle import Decoder, ModelConfig, TapRecorder, Weights
+
+DECODE_STEPS = 8
+INDEPENDENT_POSITIONS = 48
+IDENTITY_START = 24
+# KL and correlation between two FP32 results are differences of rounding errors, which another BLAS changes.
+ORACLE_FIGURES = ("logits_abs", "rel", "top1_miss", "perplexity")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Token ids of one seed: as many texts and prompts as the model gate takes."""
+
+    texts: tuple[np.ndarray, ...]
+    prompts: tuple[np.ndarray, ...]
+
+
+@dataclass
+class Probe:
+    """A model under measurement.
+
+    name: "fixture" or "model". runs: for each seed the texts and prompts, as token ids; texts are longer by one than
+    the gate's positions. layers: which layers the block gate looks at. trained: whether perplexity means anything.
+    """
+
+    name: str
+    config: ModelConfig
+    weights: Weights
+    runs: dict[int, Run]
+    layers: tuple[int, ...]
+    trained: bool
+    measured_on: str
+
+    def __post_init__(self) -> None:
+        self.oracle = Decoder(self.config, self.weights)
+        self.operands: Operands = {}
+
+    def setting(self, precision: str) -> Setting:
+        return Setting(self.config, self.weights, PRECISIONS[precision], operands=self.operands)
+
+    def teacher(self, ids: Sequence[int]) -> np.ndarray:
+        return self.oracle.prefill(list(ids), cache=self.oracle.new_cache(len(ids)))
+
+    def measurement(self, gate: str, elsewhere: tuple[str, ...]) -> Measurement:
+        return Measurement(gate, tuple(self.runs), self.measured_on, elsewhere=elsewhere)
+
+
+def measure_oracle(probe: Probe, limits: Limits) -> Measurement:
+    """Phase 0: FP32 oracle against FP64 second implementation; prefill against decode; perplexity."""
+    measured = probe.measurement(f"phase0.{probe.name}", () if probe.name == "fixture" else ("phase0.fixture",))
+    measured.only = ORACLE_FIGURES
+    right = replace(probe.setting("bf16"), numerics=EXACT).decoder()
+    for run in probe.runs.values():
+        proof = _proof(probe, right, run.texts[0], limits, honest=True)
+        measured.add_floor(figures_of(gather_oracle(proof, limits), honest=True))
+    text = next(iter(probe.runs.values())).texts[0]
+    for fault in ORACLE_FAULTS:
+        planted = PLANT[fault](replace(probe.setting("bf16"), numerics=EXACT)).decoder()
+        measured.add_fault(fault, figures_of(gather_oracle(_proof(probe, planted, text, limits), limits)))
+    return measured
+
+
+def _proof(probe: Probe, other: RoundingDecoder, text: np.ndarray, limits: Limits, honest: bool = False) -> OracleProof:
+    """The proof of an oracle. With a fault planted, `other` stands for the oracle that has it."""
+    head = text[:INDEPENDENT_POSITIONS]
+    independent = (probe.teacher(head), other.logits(head))
+    steps = range(max(limits.identity_steps) + 1)
+    ids = text[: IDENTITY_START + len(steps)]
+    if honest:
+        cache = probe.oracle.new_cache(len(ids))
+        probe.oracle.prefill(ids[:IDENTITY_START], cache=cache)
+        decoded = np.stack([probe.oracle.decode(int(token), cache=cache) for token in ids[IDENTITY_START:]])
+        whole = probe.teacher(ids)[IDENTITY_START:]
+    else:
+        decoded, whole = other.decode(ids[:IDENTITY_START], ids[IDENTITY_START:]), other.logits(ids)[IDENTITY_START:]
+    identity = {k: (whole[:k], decoded[:k]) for k in limits.identity_steps}
+    words = None
+    if probe.trained:
+        scored = text[: limits.text_positions[0] + 1] if honest else text[: limits.text_positions[1] + 1]
+        logits = probe.teacher(scored[:-1]) if honest else other.logits(scored[:-1])
+        words = perplexity(logits, scored[1:])
+    return OracleProof(1, (), 1, (), identity, independent, words)
+
+
+def measure_block(probe: Probe, precision: str, limits: Limits) -> Measurement:
+    """Phase 2. "mixed": 64 positions prefilled in bfp16, 8 decoded in bf16, of which the decoded ones are judged."""
+    gate = f"phase2.{probe.name}.{precision}"
+    measured = probe.measurement(gate, _elsewhere(probe, precision, "phase2"))
+    for index, run in enumerate(probe.runs.values()):
+        ids = run.texts[0][: limits.block_positions + DECODE_STEPS]
+        for layer in probe.layers:
+            want = oracle_block(probe, layer, ids)
+            setting = probe.setting(precision)
+            measured.add_floor(figures_of(run_block(setting, layer, want, precision, limits), honest=True))
+            for fault in BLOCK_FAULTS if index == 0 else ():
+                wrong = PLANT[fault](replace(setting, layer=layer))
+                if precision == "mixed" and fault == "mask_ahead":
+                    continue  # a decode step has no future position to see
+                measured.add_fault(fault, figures_of(run_block(wrong, layer, want, precision, limits)))
+    return measured
+
+
+def oracle_block(probe: Probe, layer: int, ids: np.ndarray) -> dict[str, np.ndarray]:
+    """A block's oracle taps on real activations: the full FP32 run up to that layer."""
+    taps = ("input", "k_rope", "qkv.v", "attn.out", "residual2")
+    recorder = TapRecorder(*(f"layers.{layer}.{tap}" for tap in taps))
+    probe.oracle.prefill(ids, cache=probe.oracle.new_cache(len(ids)), tap=recorder, layers=layer + 1, last_only=True)
+    want = {tap: recorder[f"layers.{layer}.{tap}"] for tap in taps}
+    want["attn.out"] = want["attn.out"].reshape(len(ids), probe.config.num_attention_heads, -1)
+    return want
+
+
+def run_block(setting: Setting, layer: int, want: dict[str, np.ndarray], precision: str, limits: Limits) -> Gathered:
+    """The block gate's comparisons for a block of this setting."""
+    first = limits.block_positions
+    decoder, cache = setting.decoder(), Cache(len(want["input"]) + 1)
+    got = _block_taps(decoder, layer, want["input"][:first], cache)
+    if precision == "mixed":
+        steps = []
+        for row in want["input"][first:]:
+            cache.length = first + len(steps)
+            steps.append(_block_taps(decoder, layer, row[None], cache))
+        got = {tap: np.concatenate([want[tap][:first], *(step[tap] for step in steps)]) for tap in got}
+        return gather_block(got, want, limits)
+    return gather_block(got, {tap: value[:first] for tap, value in want.items()}, limits)
+
+
+def _block_taps(decoder: RoundingDecoder, layer: int, rows: np.ndarray, cache: Cache) -> dict[str, np.ndarray]:
+    values: dict[str, np.ndarray] = {}
+    decoder.layer(layer, decoder.stored(rows), cache, tap=lambda name, value: values.__setitem__(name, value))
+    got = {tap: values[f"layers.{layer}.{tap}"] for tap in ("k_rope", "qkv.v", "attn.out", "residual2")}
+    got["attn.out"] = got["attn.out"].reshape(len(rows), decoder.config.num_attention_heads, -1)
+    return got | {"input": rows}
+
+
+def measure_model(probe: Probe, precision: str, limits: Limits, *, short: bool = False) -> Measurement:
+    """Phase 3. short: faults on fewer positions and tokens than the gate, for models that take long."""
+    gate = f"phase3.{probe.name}.{precision}"
+    measured = probe.measurement(gate, _elsewhere(probe, precision, "phase3"))
+    setting = probe.setting(precision)
+    full = (limits.text_positions, limits.greedy_tokens)
+    for seed in probe.runs:
+        measured.add_floor(figures_of(run_model(probe, setting.decoder(), seed, *full, limits), honest=True))
+    sizes = ((limits.text_positions[1],), (limits.greedy_tokens[1],)) if short else full
+    for fault, plant in PLANT.items():
+        wrong = plant(setting).decoder()
+        for seed in list(probe.runs)[:1]:
+            measured.add_fault(fault, figures_of(run_model(probe, wrong, seed, *sizes, limits)))
+    return measured
+
+
+def run_model(
+    probe: Probe, decoder: RoundingDecoder, seed: int, texts: tuple[int, ...], greedy: tuple[int, ...], limits: Limits
+) -> Gathered:
+    """The model gate's comparisons for one deployment, here a rounding decoder."""
+    run = probe.runs[seed]
+    scored = [
+        TextRun(f"text {index}", decoder.logits(ids[:count]), probe.teacher(ids[:count]), ids[1 : count + 1])
+        for index, (count, ids) in enumerate(zip(texts, run.texts, strict=False))
+    ]
+    generated = []
+    for index, (count, ids) in enumerate(zip(greedy, run.prompts, strict=False)):
+        prompt = tuple(int(token) for token in ids)
+        generated.append(GreedyRun(f"prompt {index}", prompt, *decoder.greedy(prompt, count)))
+    nothing = RepeatRun(((), (), ()), (np.zeros(0), np.zeros(0), np.zeros(0)))
+    return gather_model(scored, generated, nothing, probe.teacher, limits)
+
+
+def _elsewhere(probe: Probe, precision: str, phase: str) -> tuple[str, ...]:
+    """The gates that catch what this one hides: the fixture's, the bf16 one, the kernel's."""
+    fixture = () if probe.name == "fixture" else (f"{phase}.fixture.{precision}",)
+    bf16 = () if precision == "bf16" else (f"{phase}.fixture.bf16",)
+    return (*fixture, *bf16, *((f"{phase}.fixture.bf16",) if probe.name != "fixture" else ()), "phase1.gemm_bf16")

@@ -38,7 +38,7 @@ class Pattern:
         self.span = sum((size - 1) * stride for size, stride in dims) + run
         self.linear = not dims and not padding
         unit = 8
-        for value in (run, *(stride for _, stride in dims)):
+        for value in (run, *(stride for _, stride in dims), *(padding[-1] if padding else ())):
             unit = gcd(unit, value)
         self.unit = unit
         self._dtype = _UNITS[unit]

@@ -43,7 +43,8 @@ def test_reductions_add_halves_onto_halves():
     assert out[0] == halved(x).astype(cases.BF16).astype(f32)
     assert out[1:3].tolist() == [x.max(), x.min()]
     assert out[3:8].tolist() == [halved(c), halved(c[:16]), halved(c[4:8]), c.max(), halved(c + c)]
-    assert out[8:12].tolist() == [halved(c[:16]), halved(c[16:]), 0, 0]
+    assert out[8:10].tolist() == [halved(c[:16]), halved(c[16:])]
+    assert np.isnan(out[10:12]).all()
 
 
 def test_lanes_move_where_they_should():
@@ -90,6 +91,12 @@ def test_masks_hold_one_bit_a_lane_and_nan_compares_false():
     below = sum(1 << i for i in range(16) if x[i] < 0)
     rest = sum(1 << i for i in range(16) if x[i] >= 0)
     assert out.tolist() == [below, rest, bin(below).count("1"), 0x8001]
+
+
+def test_a_lane_that_nobody_wrote_is_nan():
+    out = cases.aligned(np.zeros((4, 16), f32))
+    cases.call(cases.library("vectors"), "unwritten", cases.aligned(np.ones(16, f32)), out)
+    assert np.isnan(out).sum(1).tolist() == [16, 16, 8, 14]
 
 
 def test_counters_are_exact():

@@ -40,7 +40,7 @@ class accum {
   static constexpr bool is_complex() { return false; }
   static constexpr bool is_real() { return true; }
 
-  accum() = default;
+  TWIN_INLINE accum() { twin::poison<sizeof lanes_>(lanes_); }
   TWIN_INLINE accum(const accum &other) { twin::copy<sizeof lanes_>(lanes_, other.lanes_); }
   TWIN_INLINE accum &operator=(const accum &other) {
     twin::copy<sizeof lanes_>(lanes_, other.lanes_);
@@ -142,11 +142,11 @@ class accum {
     return *this;
   }
 
+  /// A wider accumulator; the lanes above this one's are undefined on the device and poison here.
   template <unsigned ElemsOut>
   TWIN_INLINE accum<Tag, ElemsOut> grow() const {
     static_assert(ElemsOut >= Elems, "aie::accum::grow<N>: N must be at least the accumulator's lanes");
     accum<Tag, ElemsOut> out;
-    __builtin_memset(detail::raw(out), 0, sizeof out);
     out.insert(0, *this);
     return out;
   }

@@ -139,14 +139,13 @@ TWIN_INLINE auto reduce_add(const V &v) {
   }
 }
 
-/// The sums of up to four vectors in the first lanes; the other lanes are undefined on the device and zero here.
+/// The sums of up to four vectors in the first lanes; the other lanes are undefined on the device and poison here.
 template <Vector V, Vector... Vs>
 TWIN_INLINE auto reduce_add_v(const V &v, const Vs &...rest) {
   using X = detail::operand_t<V>;
   static_assert((std::is_same_v<X, detail::operand_t<Vs>> && ...), "aie::reduce_add_v: all vectors must have one type");
   static_assert(sizeof...(Vs) < 4, "aie::reduce_add_v: at most four vectors");
   X out;
-  __builtin_memset(detail::raw(out), 0, sizeof out);
   unsigned lane = 0;
   detail::raw(out)[lane++] = reduce_add(v);
   ((detail::raw(out)[lane++] = reduce_add(rest)), ...);

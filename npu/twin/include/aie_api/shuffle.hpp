@@ -176,11 +176,10 @@ TWIN_INLINE X shift_lanes_down(const char *call, const X &v, const X &fill, unsi
 
 }  // namespace detail
 
-/// Lanes move up by n; the lowest n are undefined on the device and keep v's lanes here.
+/// Lanes move up by n; the lowest n are undefined on the device and poison here.
 template <Vector V>
 TWIN_INLINE auto shuffle_up(const V &v, unsigned n) {
-  const auto in = detail::value_of(v);
-  return detail::shift_lanes_up("shuffle_up", in, in, n);
+  return detail::shift_lanes_up("shuffle_up", detail::operand_t<V>(detail::value_of(v)), detail::operand_t<V>(), n);
 }
 template <Vector V>
 TWIN_INLINE auto shuffle_up_rotate(const V &v, unsigned n) {
@@ -193,8 +192,7 @@ TWIN_INLINE auto shuffle_up_fill(const V &v, const V &fill, unsigned n) {
 }
 template <Vector V>
 TWIN_INLINE auto shuffle_down(const V &v, unsigned n) {
-  const auto in = detail::value_of(v);
-  return detail::shift_lanes_down("shuffle_down", in, in, n);
+  return detail::shift_lanes_down("shuffle_down", detail::operand_t<V>(detail::value_of(v)), detail::operand_t<V>(), n);
 }
 template <Vector V>
 TWIN_INLINE auto shuffle_down_rotate(const V &v, unsigned n) {

@@ -51,6 +51,16 @@ TWIN_INLINE void copy(void *to, const void *from) {
   }
 }
 
+/// Fills a register that nobody wrote yet: every bfloat16 and float lane is a NaN, every integer lane is far from zero.
+template <unsigned Bytes>
+TWIN_INLINE void poison(void *to) {
+  constexpr unsigned step = Bytes % 32 == 0 ? 32 : 16;
+  constexpr uint32_t pattern = 0x7fb5ffb5;
+#pragma GCC unroll 16
+  for (unsigned i = 0; i < Bytes; i += step)
+    store(static_cast<char *>(to) + i, simd<uint32_t, step / 4>{} + pattern);
+}
+
 /// `yes` where the mask's lane is all ones, `no` where it is zero.
 template <typename M, typename V>
 TWIN_INLINE V blend(M mask, V yes, V no) {

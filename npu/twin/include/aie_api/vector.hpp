@@ -2,7 +2,8 @@
 //
 // aie::vector: a register of 128 to 1024 bits.
 //
-// A default-constructed vector holds what the register held: nothing may be read from it before it is written.
+// A default-constructed vector holds NaNs (integers: a large pattern): on the device it holds what the register held, so
+// a kernel that reads it before it wrote it must not pass by luck.
 
 #pragma once
 
@@ -78,7 +79,7 @@ class vector {
   static constexpr bool is_complex() { return false; }
   static constexpr bool is_real() { return true; }
 
-  vector() = default;
+  TWIN_INLINE vector() { twin::poison<sizeof lanes_>(lanes_); }
   TWIN_INLINE vector(const vector &other) { twin::copy<sizeof lanes_>(lanes_, other.lanes_); }
   TWIN_INLINE vector &operator=(const vector &other) {
     twin::copy<sizeof lanes_>(lanes_, other.lanes_);
@@ -142,12 +143,11 @@ class vector {
     return *this;
   }
 
-  /// A wider vector with this one as part `index`; the other lanes are undefined on the device and zero here.
+  /// A wider vector with this one as part `index`; the other lanes are undefined on the device and poison here.
   template <unsigned ElemsOut>
   TWIN_INLINE vector<T, ElemsOut> grow(unsigned index = 0) const {
     static_assert(ElemsOut >= Elems, "aie::vector::grow<N>: N must be at least the vector's lanes");
     vector<T, ElemsOut> out;
-    __builtin_memset(detail::raw(out), 0, sizeof out);
     out.insert(index, *this);
     return out;
   }

@@ -98,6 +98,18 @@ void masks(const float *a, uint32 *out) {
   aie::store_v(out, words);
 }
 
+// Registers and lanes that nobody wrote.
+void unwritten(const float *a, float *out) {
+  const F x = aie::load_v<16>(a);
+  F never;
+  aie::accum<accfloat, 16> sum;
+  sum = aie::mac(sum, x, x);
+  aie::store_v(out, never);
+  aie::store_v(out + 16, sum.to_vector<float>());
+  aie::store_v(out + 32, x.extract<8>(0).grow<16>());
+  aie::store_v(out + 48, aie::reduce_add_v(x, x));
+}
+
 // Known numbers of loads, stores and multiplications.
 void counted(const bfloat16 *a, bfloat16 *out) {
   aie::accum<accfloat, 32> acc = aie::zeros<accfloat, 32>();

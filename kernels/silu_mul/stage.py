@@ -44,4 +44,4 @@ class SiluMulStage(Stage):
 
 
 #: vector instructions of 32 elements
-OPERATIONS = 51
+OPERATIONS = 49

@@ -149,60 +149,70 @@ inline void pause() {
 #endif
 }
 
-/// The helper threads of this process: they spin briefly between phases, then sleep.
+/// The helper threads of this process. A phase is finished when its operations are, whoever did them: a helper that
+/// sleeps, or that the machine gave no time, is not waited for. One 64-bit word holds (phase, operations left), so that a
+/// late helper cannot claim an operation of a phase that has passed, and who has claimed one sees the phase's fields.
 class Pool {
  public:
-  explicit Pool(int helpers) {
+  explicit Pool(int helpers) : count_(helpers) {
     for (int i = 0; i < helpers; ++i) std::thread([this] { serve(); }).detach();
-    count_ = helpers;
   }
+
+  int helpers() const { return count_; }
 
   void run(const Plan &plan, int64_t first, int64_t count, Fault *fault) {
     plan_ = &plan;
     fault_ = fault;
-    next_.store(first, std::memory_order_relaxed);
     end_ = first + count;
-    pending_.store(count_, std::memory_order_relaxed);
-    {
+    done_.store(0, std::memory_order_relaxed);
+    ++phase_;
+    claim_.store(uint64_t(phase_) << 32 | uint64_t(count), std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_seq_cst) != 0) {
       std::lock_guard<std::mutex> hold(lock_);
-      ticket_.fetch_add(1, std::memory_order_release);
+      wake_.notify_all();
     }
-    wake_.notify_all();
-    work();
-    for (int spin = 0; pending_.load(std::memory_order_acquire) != 0; ++spin) {
+    while (work_once()) {
+    }
+    for (int spin = 0; done_.load(std::memory_order_acquire) != count; ++spin) {
       pause();
       if (spin > kSpins) std::this_thread::yield();
     }
   }
 
-  int helpers() const { return count_; }
-
  private:
-  void work() {
-    for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < end_;) run_operation(*plan_, i, fault_);
+  /// Claims and runs one operation of the current phase; false if none is left.
+  bool work_once() {
+    uint64_t word = claim_.load(std::memory_order_acquire);
+    do {
+      if (uint32_t(word) == 0) return false;
+    } while (!claim_.compare_exchange_weak(word, word - 1, std::memory_order_acq_rel, std::memory_order_acquire));
+    run_operation(*plan_, end_ - int64_t(uint32_t(word)), fault_);
+    done_.fetch_add(1, std::memory_order_release);
+    return true;
   }
 
   void serve() {
-    uint64_t seen = 0;
     for (;;) {
-      for (int spin = 0; spin < kSpins && ticket_.load(std::memory_order_acquire) == seen; ++spin) pause();
-      if (ticket_.load(std::memory_order_acquire) == seen) {
-        std::unique_lock<std::mutex> hold(lock_);
-        wake_.wait(hold, [&] { return ticket_.load(std::memory_order_acquire) != seen; });
+      for (int spin = 0; spin < kSpins; ++spin) {
+        while (work_once()) spin = 0;
+        pause();
       }
-      ++seen;
-      work();
-      pending_.fetch_sub(1, std::memory_order_release);
+      uint64_t seen = claim_.load(std::memory_order_seq_cst);
+      std::unique_lock<std::mutex> hold(lock_);
+      sleepers_.fetch_add(1, std::memory_order_seq_cst);
+      wake_.wait(hold, [&] { return claim_.load(std::memory_order_seq_cst) >> 32 != seen >> 32; });
+      sleepers_.fetch_sub(1, std::memory_order_relaxed);
     }
   }
 
-  int count_ = 0;
+  const int count_;
   const Plan *plan_ = nullptr;
   Fault *fault_ = nullptr;
-  std::atomic<int64_t> next_{0};
   int64_t end_ = 0;
-  std::atomic<int> pending_{0};
-  std::atomic<uint64_t> ticket_{0};
+  uint32_t phase_ = 0;
+  std::atomic<uint64_t> claim_{0};
+  std::atomic<int64_t> done_{0};
+  std::atomic<int> sleepers_{0};
   std::mutex lock_;
   std::condition_variable wake_;
 };

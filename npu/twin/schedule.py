@@ -64,20 +64,32 @@ class Recorder:
         self.operations: list[_Copy | _Call | _Write] = []
         self.count = 0
         self.durations: dict[str, tuple[int, int]] = {}
-        self._last_write: dict[tuple[int, int], int] = {}
+        self._writes: dict[tuple[int, int], dict[tuple[int, int], int]] = {}
 
     def _append(self, operation: _Copy | _Call | _Write) -> None:
         self.operations.append(operation)
         self.count += 1
 
-    @staticmethod
-    def _owner(memory: Memory) -> tuple[int, int]:
-        return memory.region, memory.base if memory.region == TILE_REGION else 0
+    def _wrote(self, memory: Memory, start: int, end: int) -> None:
+        """Note that the last operation wrote bytes start..end of a memory."""
+        owner = (memory.region, memory.base) if memory.region == TILE_REGION else (memory.region, 0)
+        base = 0 if memory.region == TILE_REGION else memory.base
+        self._writes.setdefault(owner, {})[base + start, base + end] = self.count - 1
+
+    def _written_since(self, memory: Memory, start: int, end: int, order: int) -> bool:
+        """Whether an operation from number `order` on wrote any of these bytes."""
+        tile = memory.region == TILE_REGION
+        base = 0 if tile else memory.base
+        writes = self._writes.get((memory.region, memory.base) if tile else (memory.region, 0), {})
+        return any(
+            number >= order and low < base + end and high > base + start for (low, high), number in writes.items()
+        )
 
     def copy(self, sending: Sending, first: int, transfer: Transfer, into: int, count: int, check: bool) -> None:
         """`count` bytes from byte `first` of an MM2S execution to byte `into` of an S2MM execution."""
         source = sending.transfer
-        staged = self._last_write.get(self._owner(source.memory), -1) >= sending.order
+        span = source.offset, source.offset + source.pattern.span
+        staged = self._written_since(source.memory, *span, sending.order)
         self._append(
             _Copy(
                 (source.memory.region, source.memory.base + source.offset),
@@ -91,7 +103,7 @@ class Recorder:
                 sending.order if staged else None,
             )
         )
-        self._last_write[self._owner(transfer.memory)] = self.count - 1
+        self._wrote(transfer.memory, transfer.offset, transfer.offset + transfer.pattern.span)
 
     def call(self, core: int, function: str, prepared: PreparedCall, nanoseconds: int) -> None:
         """One kernel call; it may write every buffer that it gets. Its duration only balances the replay's threads."""
@@ -99,12 +111,12 @@ class Recorder:
         calls, total = self.durations.get(function, (0, 0))
         self.durations[function] = calls + 1, total + nanoseconds
         for memory in prepared.memories:
-            self._last_write[self._owner(memory)] = self.count - 1
+            self._wrote(memory, 0, memory.nbytes)
 
     def write(self, memory: Memory, start: int, content: bytes) -> None:
         """A constant write: an initial value, rtp_write, a core's store."""
         self._append(_Write((memory.region, memory.base + start), content))
-        self._last_write[self._owner(memory)] = self.count - 1
+        self._wrote(memory, start, start + len(content))
 
 
 @dataclass(frozen=True)

@@ -202,10 +202,12 @@ class Stream:
                     self._deliver(sink, upto)
                 if sink.cursor == sink.end:
                     sink.armed = False
-                    self.ready.append(sink.process)
+                    if sink.process.wait is not None:  # else it is running just now, and sees `armed`
+                        self.ready.append(sink.process)
         # Sinks are woken first: they have written before the source can give its memory away.
         if ended and entered and self.source_process is not None:
-            self.ready.append(self.source_process)
+            if self.source_process.wait is not None:
+                self.ready.append(self.source_process)
             self.source_process = None
 
     def _deliver(self, sink: Sink, upto: int) -> None:

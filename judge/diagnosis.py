@@ -23,9 +23,10 @@ TABLE_PATH = Path(__file__).with_name("diagnosis.toml")
 # An operator's error jumps when it is this many times that of all before it, or of one bf16 rounding.
 JUMP = 4.0
 ROUNDING = 2.0**-9
-# Growth: the last quarter of the positions is this much worse than the first, and rank correlates with position.
-GROWTH = 3.0
-RANK_CORRELATION = 0.4
+# Growth: all later positions are this much worse than the first eighth, and rank correlates with position. Angles
+# that are wrong soon saturate, so the last positions need not be the worst.
+GROWTH = 2.5
+RANK_CORRELATION = 0.2
 LOW_CORRELATION = 0.05
 
 
@@ -130,10 +131,10 @@ def _grows(symptoms: Symptoms) -> bool:
     losses = np.array(symptoms.position_losses)
     if len(losses) < 8 or not np.isfinite(losses).all():
         return False
-    quarter = len(losses) // 4
-    first, last = np.median(losses[:quarter]), np.median(losses[-quarter:])
+    start = len(losses) // 8
+    first, later = np.median(losses[:start]), np.median(losses[start:])
     ranks = np.argsort(np.argsort(losses, kind="stable"), kind="stable")
-    return bool(last > GROWTH * first and np.corrcoef(ranks, np.arange(len(losses)))[0, 1] > RANK_CORRELATION)
+    return bool(later > GROWTH * first and np.corrcoef(ranks, np.arange(len(losses)))[0, 1] > RANK_CORRELATION)
 
 
 def _decode_only(symptoms: Symptoms) -> bool:

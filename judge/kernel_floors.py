@@ -162,17 +162,17 @@ def _attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, fault: str, *, bfp16
 def _head(q: np.ndarray, k: np.ndarray, v: np.ndarray, visible: np.ndarray, fault: str, bfp16: bool) -> np.ndarray:
     """Blocks of keys with running maximum, sum and accumulator in FP32; probabilities are bf16, as exp2 gives them."""
     scale = np.float32(1 if fault == "scale_missing" else q.shape[1] ** -0.5)
+    if bfp16:  # blocks of 8 lie along head_dim in q and k, along the keys in v
+        q, k, v = quantise_bfp16(q), quantise_bfp16(k), quantise_bfp16(v.T).T
     top = np.full((len(q), 1), _OUT_OF_SIGHT, np.float32)
     total, mass = np.zeros_like(q), np.zeros((len(q), 1), np.float32)
     for start in range(0, len(k), KEY_BLOCK):
         part = slice(start, start + KEY_BLOCK)
-        scores = (quantise_bfp16(q) @ quantise_bfp16(k[part]).T if bfp16 else q @ k[part].T) * scale
-        scores = np.where(visible[:, part], scores, _OUT_OF_SIGHT)
+        scores = np.where(visible[:, part], q @ k[part].T * scale, _OUT_OF_SIGHT)
         new = np.maximum(top, scores.max(axis=1, keepdims=True))
         weight = np.where(visible[:, part], round_bf16(np.exp(scores - new)), np.float32(0))
         shrink = np.float32(1) if fault == "merge_unscaled" else np.exp(top - new)
-        value = v[part]
-        add = quantise_bfp16(weight) @ quantise_bfp16(value.T).T if bfp16 else weight @ value
+        add = (quantise_bfp16(weight) if bfp16 else weight) @ v[part]
         total, mass = total * shrink + add, mass * shrink + weight.sum(axis=1, keepdims=True)
         if fault == "bf16_accumulation":
             total, mass = round_bf16(total), round_bf16(mass)

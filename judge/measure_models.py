@@ -79,37 +79,37 @@ def measure_oracle(probe: Probe, limits: Limits) -> Measurement:
     """Phase 0: FP32 oracle against FP64 second implementation; prefill against decode; perplexity."""
     measured = probe.measurement(f"phase0.{probe.name}", () if probe.name == "fixture" else ("phase0.fixture",))
     measured.only = ORACLE_FIGURES
-    right = replace(probe.setting("bf16"), numerics=EXACT).decoder()
     for run in probe.runs.values():
-        proof = _proof(probe, right, run.texts[0], limits, honest=True)
+        proof = oracle_proof(probe, run.texts[0], limits)
         measured.add_floor(figures_of(gather_oracle(proof, limits), honest=True))
     text = next(iter(probe.runs.values())).texts[0]
     for fault in ORACLE_FAULTS:
         planted = PLANT[fault](replace(probe.setting("bf16"), numerics=EXACT)).decoder()
-        measured.add_fault(fault, figures_of(gather_oracle(_proof(probe, planted, text, limits), limits)))
+        measured.add_fault(fault, figures_of(gather_oracle(oracle_proof(probe, text, limits, planted), limits)))
     return measured
 
 
-def _proof(probe: Probe, other: RoundingDecoder, text: np.ndarray, limits: Limits, honest: bool = False) -> OracleProof:
-    """The proof of an oracle. With a fault planted, `other` stands for the oracle that has it."""
+def oracle_proof(probe: Probe, text: np.ndarray, limits: Limits, faulty: RoundingDecoder | None = None) -> OracleProof:
+    """The proof of the probe's oracle; with `faulty` that decoder stands in the oracle's place.
+
+    The stand-in is FP64, so that its fault is all that differs; its perplexity is of fewer positions.
+    """
     head = text[:INDEPENDENT_POSITIONS]
-    independent = (probe.teacher(head), other.logits(head))
-    steps = range(max(limits.identity_steps) + 1)
-    ids = text[: IDENTITY_START + len(steps)]
-    if honest:
+    independent = replace(probe.setting("bf16"), numerics=EXACT).decoder().logits(head)
+    ids = text[: IDENTITY_START + max(limits.identity_steps) + 1]
+    start, rest = ids[:IDENTITY_START], ids[IDENTITY_START:]
+    if faulty is None:
+        logits, words = probe.teacher, text[: limits.text_positions[0] + 1]
         cache = probe.oracle.new_cache(len(ids))
-        probe.oracle.prefill(ids[:IDENTITY_START], cache=cache)
-        decoded = np.stack([probe.oracle.decode(int(token), cache=cache) for token in ids[IDENTITY_START:]])
-        whole = probe.teacher(ids)[IDENTITY_START:]
+        probe.oracle.prefill(start, cache=cache)
+        decoded = np.stack([probe.oracle.decode(int(token), cache=cache) for token in rest])
     else:
-        decoded, whole = other.decode(ids[:IDENTITY_START], ids[IDENTITY_START:]), other.logits(ids)[IDENTITY_START:]
+        logits, words = faulty.logits, text[: limits.text_positions[1] + 1]
+        decoded = faulty.decode(start, rest)
+    whole = logits(ids)[IDENTITY_START:]
     identity = {k: (whole[:k], decoded[:k]) for k in limits.identity_steps}
-    words = None
-    if probe.trained:
-        scored = text[: limits.text_positions[0] + 1] if honest else text[: limits.text_positions[1] + 1]
-        logits = probe.teacher(scored[:-1]) if honest else other.logits(scored[:-1])
-        words = perplexity(logits, scored[1:])
-    return OracleProof(1, (), 1, (), identity, independent, words)
+    read = perplexity(logits(words[:-1]), words[1:]) if probe.trained else None
+    return OracleProof(1, (), 1, (), identity, (logits(head), independent), read)
 
 
 def measure_block(probe: Probe, precision: str, limits: Limits) -> Measurement:
@@ -142,17 +142,24 @@ def oracle_block(probe: Probe, layer: int, ids: np.ndarray) -> dict[str, np.ndar
 
 def run_block(setting: Setting, layer: int, want: dict[str, np.ndarray], precision: str, limits: Limits) -> Gathered:
     """The block gate's comparisons for a block of this setting."""
+    return gather_block(*block_taps(setting, layer, want, precision, limits), limits)
+
+
+def block_taps(
+    setting: Setting, layer: int, want: dict[str, np.ndarray], precision: str, limits: Limits
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """(got, want) of the block gate: as many positions as it looks at, and in "mixed" the decoded ones behind."""
     first = limits.block_positions
     decoder, cache = setting.decoder(), Cache(len(want["input"]) + 1)
     got = _block_taps(decoder, layer, want["input"][:first], cache)
-    if precision == "mixed":
-        steps = []
-        for row in want["input"][first:]:
-            cache.length = first + len(steps)
-            steps.append(_block_taps(decoder, layer, row[None], cache))
-        got = {tap: np.concatenate([want[tap][:first], *(step[tap] for step in steps)]) for tap in got}
-        return gather_block(got, want, limits)
-    return gather_block(got, {tap: value[:first] for tap, value in want.items()}, limits)
+    if precision != "mixed":
+        return got, {tap: value[:first] for tap, value in want.items()}
+    steps = []
+    for row in want["input"][first:]:
+        cache.length = first + len(steps)
+        steps.append(_block_taps(decoder, layer, row[None], cache))
+    # The prefilled rows are the oracle's own, so that decode's error stands alone.
+    return {tap: np.concatenate([want[tap][:first], *(step[tap] for step in steps)]) for tap in got}, want
 
 
 def _block_taps(decoder: RoundingDecoder, layer: int, rows: np.ndarray, cache: Cache) -> dict[str, np.ndarray]:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
+import platform
 import shutil
 import subprocess
 import sys
@@ -172,6 +174,23 @@ def test_a_core_goes_on_after_a_trap():
     cases.call(cases.library("traps"), "load_aligned", data, out, core=core)
     assert core.trap_message == b""
     assert core.loads == 1
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="MXCSR is x86's")
+def test_denormals_survive_a_process_that_flushes_them():
+    kernels, tiny = cases.library("traps"), np.float32(2.0**-140)
+    data, out = cases.aligned(np.full(16, tiny)), cases.aligned(np.zeros(16, np.float32))
+    get_mode = ctypes.CFUNCTYPE(ctypes.c_uint32)(kernels.address("host_float_mode"))
+    set_mode = ctypes.CFUNCTYPE(None, ctypes.c_uint32)(kernels.address("set_host_float_mode"))
+    before = get_mode()
+    flushing = before | 0x8040
+    try:
+        set_mode(flushing)
+        cases.call(kernels, "twice", data, out)
+        assert get_mode() & 0xFFC0 == flushing & 0xFFC0
+    finally:
+        set_mode(before)
+    assert out.tolist() == [2.0**-139] * 16
 
 
 def test_a_kernel_without_a_core_state_stops_the_process_with_a_message():

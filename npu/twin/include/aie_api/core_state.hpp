@@ -61,6 +61,28 @@ TWIN_INLINE CoreState &core() {
   return *current_core;
 }
 
+/// The host's floating-point mode while kernels run: rounding to nearest, denormals kept. Some Python packages turn
+/// denormals off for the whole process.
+class HostFloatMode {
+ public:
+#if defined(__x86_64__)
+  HostFloatMode() : before_(__builtin_ia32_stmxcsr()) {
+    if ((before_ & control) != standard)
+      __builtin_ia32_ldmxcsr(standard);
+  }
+  void restore() const {
+    if ((before_ & control) != standard)
+      __builtin_ia32_ldmxcsr(before_);
+  }
+
+ private:
+  static constexpr uint32_t control = 0xffc0, standard = 0x1f80;
+  uint32_t before_;
+#else
+  void restore() const {}
+#endif
+};
+
 TWIN_INLINE constexpr unsigned units(unsigned amount, unsigned native) { return (amount + native - 1) / native; }
 
 TWIN_INLINE void count_vector(unsigned ops) { core().vector_ops += ops; }
@@ -86,6 +108,7 @@ TWIN_EXPORT int twin_call(CoreState *state, void *function, const uint64_t *argu
                           uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
   std::jmp_buf landing;
   CoreState *volatile running = state;
+  const twin::HostFloatMode mode;
   uint64_t a[16] = {};
   if (state == nullptr || count > 16)
     return 2;
@@ -96,10 +119,12 @@ TWIN_EXPORT int twin_call(CoreState *state, void *function, const uint64_t *argu
   twin::current_core = state;
   if (setjmp(landing) != 0) {
     running->trap_jump = nullptr;
+    mode.restore();
     return 1;
   }
   reinterpret_cast<Kernel>(function)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12],
                                      a[13], a[14], a[15]);
   running->trap_jump = nullptr;
+  mode.restore();
   return 0;
 }

@@ -16,5 +16,8 @@ void lane_beyond(const bfloat16 *a, float *out, int32_t lane) { *out = aie::load
 void transpose_wrong(const bfloat16 *a, bfloat16 *out, int32_t rows) {
   aie::store_v(out, aie::transpose(aie::load_v<32>(a), rows, 8));
 }
+void twice(const float *a, float *out) { aie::store_v(out, aie::add(aie::load_v<16>(a), aie::load_v<16>(a))); }
+uint32_t host_float_mode() { return __builtin_ia32_stmxcsr(); }
+void set_host_float_mode(uint32_t mode) { __builtin_ia32_ldmxcsr(mode); }
 void round_by(int32_t mode) { aie::set_rounding(static_cast<aie::rounding_mode>(mode)); }
 }

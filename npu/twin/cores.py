@@ -13,6 +13,7 @@ from npu.device import DeviceFault
 from npu.program import DeviceProgram, KernelFunction, MemRef, TileId
 from npu.twin.hostcc import CoreState, KernelLibrary
 from npu.twin.scalar_ops import View
+from npu.twin.tables import IMMEDIATE
 
 MAX_ARGUMENTS = 16
 COUNTERS = tuple(name for name, kind in CoreState._fields_ if kind is ctypes.c_uint64)
@@ -86,9 +87,12 @@ Argument = View | int
 
 
 class PreparedCall:
-    """A kernel call whose words are laid out once. `arguments` are views or integers."""
+    """A kernel call whose words are laid out once.
 
-    __slots__ = ("address", "arguments", "call", "count", "memories", "words")
+    places: per argument (region, byte in it), or (IMMEDIATE, value) of an integer, as a schedule stores them.
+    """
+
+    __slots__ = ("address", "call", "count", "memories", "places", "words")
 
     def __init__(self, function: BoundFunction, arguments: tuple[Argument, ...], core: TileId) -> None:
         name = function.declaration.name
@@ -97,24 +101,32 @@ class PreparedCall:
             raise DeviceFault(
                 f"{core} calls @{name} with {len(arguments)} arguments; it declares {len(declared)} (at most {MAX_ARGUMENTS})"
             )
+        values, places, memories = [], [], []
         for position, (given, wanted) in enumerate(zip(arguments, declared, strict=True)):
-            _check_argument(name, core, position, given, wanted)
-        self.arguments = arguments
-        self.memories = tuple(dict.fromkeys(a.memory for a in arguments if isinstance(a, View)))
-        values = [a.pointer if isinstance(a, View) else int(a) & 0xFFFFFFFFFFFFFFFF for a in arguments]
+            if type(given) is View:
+                if type(wanted) is not MemRef or given.byte_offset + wanted.nbytes > given.memory.nbytes:
+                    raise _refuse_argument(name, core, position, given, wanted)
+                values.append(given.pointer)
+                places.append((given.memory.region, given.memory.base + given.byte_offset))
+                memories.append(given.memory)
+            else:
+                if type(wanted) is MemRef:
+                    raise _refuse_argument(name, core, position, given, wanted)
+                values.append(int(given) & 0xFFFFFFFFFFFFFFFF)
+                places.append((IMMEDIATE, int(given)))
+        self.places = tuple(places)
+        self.memories = tuple(dict.fromkeys(memories))
         self.words = (ctypes.c_uint64 * max(1, len(values)))(*values)
         self.count = len(values)
         self.address = function.address
         self.call = _CALL(function.call_address)
 
 
-def _check_argument(name: str, core: TileId, position: int, given: Argument, wanted: MemRef | str) -> None:
-    if isinstance(wanted, MemRef) != isinstance(given, View):
-        raise DeviceFault(f"{core} calls @{name}: argument {position} is {given!r}, declared as {wanted}")
+def _refuse_argument(name: str, core: TileId, position: int, given: Argument, wanted: MemRef | str) -> DeviceFault:
     if isinstance(wanted, MemRef) and isinstance(given, View):
-        end = given.byte_offset + wanted.nbytes
-        if given.byte_offset < 0 or end > given.memory.nbytes:
-            raise DeviceFault(
-                f"{core} calls @{name}: argument {position} is declared as {wanted} ({wanted.nbytes} bytes), but "
-                f"{given.memory} has {given.memory.nbytes - given.byte_offset} bytes from byte {given.byte_offset}"
-            )
+        return DeviceFault(
+            f"{core} calls @{name}: argument {position} is declared as {wanted} ({wanted.nbytes} bytes), but "
+            f"{given.memory} has {given.memory.nbytes - given.byte_offset} bytes from byte {given.byte_offset}"
+        )
+    found = f"a view of {given.memory}" if isinstance(given, View) else given
+    return DeviceFault(f"{core} calls @{name}: argument {position} is {found}, declared as {wanted}")

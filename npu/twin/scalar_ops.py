@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from npu.device import DeviceFault
-from npu.program import MemRef, Op
+from npu.program import DTYPE_BYTES, Op
 from npu.twin.memory import Memory
 
 MEMREF_OPS = frozenset(
@@ -30,7 +30,7 @@ _NUMPY = {
 class View:
     """A memref value of a core: elements of a memory from `offset` (elements), with shape and strides (elements)."""
 
-    __slots__ = ("dtype", "memory", "offset", "pointer", "shape", "strides")
+    __slots__ = ("byte_offset", "dtype", "element_bytes", "memory", "offset", "pointer", "shape", "strides")
 
     def __init__(self, memory: Memory, dtype: str, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]):
         self.memory = memory
@@ -38,19 +38,9 @@ class View:
         self.offset = offset
         self.shape = shape
         self.strides = strides
-        self.pointer = memory.address + offset * self.element_bytes
-
-    @property
-    def element_bytes(self) -> int:
-        return MemRef((), self.dtype).element_bytes
-
-    @property
-    def byte_offset(self) -> int:
-        return self.offset * self.element_bytes
-
-    @property
-    def nbytes(self) -> int:
-        return prod(self.shape) * self.element_bytes
+        self.element_bytes = DTYPE_BYTES[dtype]
+        self.byte_offset = offset * self.element_bytes
+        self.pointer = memory.address + self.byte_offset
 
     @staticmethod
     def of(memory: Memory) -> View:

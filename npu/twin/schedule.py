@@ -22,8 +22,7 @@ from npu.twin.cores import PreparedCall
 from npu.twin.levels import Levels, phases
 from npu.twin.memory import CONSTANT_REGION, STAGING_REGION, TILE_REGION, Memory
 from npu.twin.pattern import Pattern
-from npu.twin.scalar_ops import View
-from npu.twin.tables import CALL, COLUMNS, COPY, IMMEDIATE, ZERO
+from npu.twin.tables import CALL, COLUMNS, COPY, ZERO
 
 if TYPE_CHECKING:
     from npu.twin.stream import Sending, Transfer
@@ -261,20 +260,14 @@ class _Builder:
         self._copy(_Copy(place, linear, 0, w.dest, linear, 0, len(w.content), False))
 
     def _call(self, c: _Call) -> None:
-        words: list[tuple[int, int]] = []
-        for argument in c.prepared.arguments:
-            if isinstance(argument, View):
-                words.append((argument.memory.region, argument.memory.base + argument.byte_offset))
-            else:
-                words.append((IMMEDIATE, argument))
-        key = tuple(words)
+        key = c.prepared.places
         if key not in self.argument_lists:
             self.argument_lists[key] = len(self.arguments)
             self.arguments.extend(key)
         number = self.functions.setdefault(c.function, len(self.functions))
         memories = c.prepared.memories
         self.spans.append(tuple((m.region, m.base, m.base + m.nbytes) for m in memories))
-        self._add([CALL, number, c.core, self.argument_lists[key], len(words)], CALL_NS + self.call_ns[c.function])
+        self._add([CALL, number, c.core, self.argument_lists[key], len(key)], CALL_NS + self.call_ns[c.function])
 
 
 def build_schedule(

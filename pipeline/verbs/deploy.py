@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pipeline import worker
 from pipeline.conduct import PHASES, SKILLS, pending
+from pipeline.context import cache_directory
 from pipeline.deployment import Deployment, find
 from pipeline.intake import describe, pack_hash
 from pipeline.verbs.console import LIMIT_SECONDS, End, parser
@@ -19,6 +20,7 @@ def deploy(arguments: list[str]) -> End:
     """Command line of scripts/deploy.py."""
     args = _parser().parse_args(arguments)
     if args.model:
+        worker.open_device(args.device, cache_directory())  # a device that is not there is refused before any work
         description = describe(
             args.model,
             device=args.device,
@@ -34,14 +36,12 @@ def deploy(arguments: list[str]) -> End:
         raise Refusal(f"{deployment.name} was abandoned", expected="a deployment under way", where=str(deployment.folder),
                       next_step="scripts/deploy.py MODEL --name NEW")  # fmt: skip
     introduce(deployment)
-    if args.phase is not None and args.phase not in PHASES:
-        raise Refusal(f"--phase {args.phase}", expected=f"one of {', '.join(map(str, PHASES))}", where="deploy")
     if not pending(deployment):
         print("every phase has passed")
         return End(0, f"scripts/generate.py {deployment.name} --prompt TEXT")
     position = worker.log_size(deployment)
     worker.start(deployment, until=args.phase)
-    return watch(deployment, args.wait, position)
+    return watch(deployment, min(args.wait, LIMIT_SECONDS - 5), position)
 
 
 def introduce(deployment: Deployment) -> None:
@@ -86,7 +86,7 @@ def _parser():
     p.add_argument("--device", default="twin", choices=["twin", "xrt"], help="where it runs; never changed in silence")
     p.add_argument("--layers", type=int, help="only the first N layers: a partial deployment, never proven")
     p.add_argument("--context", type=int, help="capacity of the KV cache in tokens (default 2048)")
-    p.add_argument("--phase", type=int, help="stop after this phase")
+    p.add_argument("--phase", type=int, choices=sorted(PHASES), help="stop after this phase")
     p.add_argument(
         "--accept-key", action="append", default=[], metavar="KEY", help="an unknown key of config.json to accept"
     )

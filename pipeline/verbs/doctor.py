@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import shlex
 import shutil
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from pipeline.verbs.console import End, parser
 from reference.oracle.config import load_config
 from reference.oracle.layer_weights import available_memory
 from refusal import Refusal
+
+TWIN_ONLY = "this version runs on the twin alone"
 
 
 def doctor(arguments: list[str]) -> End:
@@ -33,23 +36,24 @@ def doctor(arguments: list[str]) -> End:
           f"{config.num_hidden_layers} layers; weights: {description.provenance}")  # fmt: skip
     for note in config.notes:
         print(f"  {'':<12} {note}")
-    return End(0, f"scripts/deploy.py {args.model}")
+    return End(0, f"scripts/deploy.py {shlex.quote(args.model)}")
 
 
 def machine() -> list[tuple[str, str]]:
     """Facts of this machine, each as (name, value)."""
     accelerators = sorted(Path("/dev/accel").glob("accel*")) if Path("/dev/accel").exists() else []
     try:
-        compiler = str(find_compiler())
+        compiler = find_compiler()
+        described = f"{compiler.version} ({' '.join(compiler.command)})"
     except Refusal as refusal:
-        compiler = str(refusal)
+        described = str(refusal)
     return [
         ("system", f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"),
         ("cores", str(os.cpu_count())),
         ("memory", f"{available_memory() >> 20} MiB available"),
         ("disk", f"{shutil.disk_usage(Path.cwd()).free >> 20} MiB free here"),
-        ("compiler", compiler),
-        ("NPU", f"{len(accelerators)} accelerator device(s)" if accelerators else "none found: the twin is used"),
+        ("compiler", described),
+        ("NPU", f"{len(accelerators)} found; {TWIN_ONLY}" if accelerators else "none found: the twin is used"),
         ("pyxrt", "importable" if importlib.util.find_spec("pyxrt") else "not installed"),
         ("aiecc", shutil.which("aiecc") or shutil.which("aiecc.py") or "not on the PATH"),
         ("aie-opt", shutil.which("aie-opt") or "not on the PATH"),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from npu.device import Device
 from pipeline import worker
@@ -14,7 +15,9 @@ from pipeline.runner import Runner
 from pipeline.verbs.console import End, parser
 from pipeline.verbs.deploy import introduce
 from reference.oracle.chat import encode_chat
+from reference.oracle.config import load_config
 from reference.oracle.sampling import Sampler, Sampling
+from reference.oracle.tokenizer import load_tokenizer
 from refusal import Refusal
 
 
@@ -50,17 +53,18 @@ def generate(arguments: list[str]) -> End:
 
 
 def speak(
-    deployment: Deployment, device: Device, cache, prompt: str, count: int, sampler: Sampler, raw: bool = False
+    deployment: Deployment, device: Device, cache: Path, prompt: str, count: int, sampler: Sampler, raw: bool = False
 ) -> str:
-    """Print the continuation of a prompt as it comes; returns the whole text."""
+    """Print the continuation of a prompt as it comes; returns the whole text.
+
+    Raises:
+        Refusal: no tokenizer, or more positions than the deployment's context has; before anything is compiled.
+    """
+    ids = _prompt_ids(deployment, prompt, raw)
+    _require_room(len(ids), count, deployment.description.choices.context)
+    print(f"prompt: {len(ids)} tokens; {sampler.sampling}", flush=True)
     runner = Runner.open(deployment, device, cache)
     tokenizer = runner.tokenizer
-    if tokenizer is None:
-        raise Refusal("no tokenizer.json", expected="the model's tokenizer", where=deployment.description.model_dir,
-                      next_step="copy tokenizer.json into the model directory")  # fmt: skip
-    plain = raw or tokenizer.chat_template is None
-    ids = tokenizer.encode(prompt) if plain else encode_chat(tokenizer, [{"role": "user", "content": prompt}])
-    print(f"prompt: {len(ids)} tokens; {sampler.sampling}")
     stream, produced, started = tokenizer.stream(), [], time.monotonic()
     for token, _ in runner.stream(ids, count, sampler=sampler):
         produced.append(token)
@@ -70,3 +74,23 @@ def speak(
     print(f"[{len(produced)} tokens; host bytes a token: {runner.session.host_bytes_per_token}; "
           f"{seconds:.1f} s of wall time of the {device.name}, which is not the NPU's time]")  # fmt: skip
     return tokenizer.decode(produced)
+
+
+def _prompt_ids(deployment: Deployment, prompt: str, raw: bool) -> list[int]:
+    """The prompt's token ids, in the model's chat template unless it has none or `raw` is set."""
+    description = deployment.description
+    tokenizer = load_tokenizer(load_config(Path(description.model_dir), description.accepted_keys))
+    if raw or tokenizer.chat_template is None:
+        return tokenizer.encode(prompt)
+    return encode_chat(tokenizer, [{"role": "user", "content": prompt}])
+
+
+def _require_room(prompt: int, count: int, context: int) -> None:
+    """Raise a Refusal for a request that the KV cache has no room for."""
+    if count < 1:
+        raise Refusal(f"--tokens {count}", expected="at least 1", where="generate", next_step="ask for a token or more")
+    if prompt + count - 1 > context:
+        raise Refusal(
+            f"{prompt} prompt tokens and {count} new ones", expected=f"at most {context} positions", where="context",
+            next_step="shorten the prompt, ask for fewer tokens, or deploy with a larger --context",
+        )  # fmt: skip

@@ -67,13 +67,20 @@ def _arguments(name: str, about: str) -> argparse.ArgumentParser:
         ("-M", "rows (tokens)"), ("-K", "inputs"), ("-N", "outputs, or row width"), ("--heads", "query heads"),
         ("--kv-heads", "KV heads"), ("--head-dim", "elements of a head"), ("--bucket", "keys of the context bucket"),
     ):  # fmt: skip
-        p.add_argument(option, type=int, help=meaning)
+        p.add_argument(option, type=_positive, help=meaning)
     p.add_argument("--mode", default="bfp16", choices=["bfp16", "bf16"], help="matrix mode of a GEMM")
     p.add_argument("--kind", default="plain", choices=["plain", "norm", "add", "swiglu"], help="what a GEMV fuses")
     p.add_argument("--out", default="bf16", choices=["bf16", "f32"])
     p.add_argument("--epsilon", type=float, default=1e-5)
     p.add_argument("--device", default="twin", choices=["twin", "xrt"])
     return p
+
+
+def _positive(text: str) -> int:
+    """A dimension: a whole number above zero."""
+    if not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number above zero")
+    return int(text)
 
 
 def _design(args: argparse.Namespace, cache: Path) -> OpDesign:

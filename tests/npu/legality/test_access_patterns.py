@@ -3,7 +3,7 @@
 
 import pytest
 
-from npu.program import Dim, MemRef
+from npu.program import BufferDescriptor, Dim, MemRef
 from tests.npu.legality.programs import (
     ARGUMENT,
     CORE,
@@ -15,7 +15,9 @@ from tests.npu.legality.programs import (
     out_of,
     pool,
     ring,
+    sequence,
     shim_dims,
+    task,
     transfer,
     with_task,
 )
@@ -229,3 +231,35 @@ def test_the_address_counts_for_the_granularity():
 
 def test_the_shim_of_the_smallest_design_moves_whole_arguments():
     assert limits(with_task(transfer(4096), arguments=(ARGUMENT,))) == []
+
+
+# ---- tasks on cores and memtiles --------------------------------------------------------------
+
+
+def tile_task(tile, *dims, **bd):
+    """Limits of a task that a sequence configures on the tile itself."""
+    length = 1
+    for size, _ in dims:
+        length *= size
+    big = MemRef((1 << 22,), "i32")
+    given = BufferDescriptor(4, 0, length, buffer="p_buff_0", dims=tuple(Dim(*d) for d in dims), **bd)
+    repeat = given.iteration.size - 1
+    steps = sequence(task(0, out_of(tile, 0), given, repeat_count=repeat))
+    found = limits(design(buffers=pool("p", tile, 1, big), dmas=(), routes=(), locks=(), cores=(), sequences=(steps,)))
+    return [limit for limit in found if limit != "data memory"]
+
+
+def test_a_memtile_task_has_three_wraps_and_a_core_task_two():
+    assert tile_task(MEMTILE, (1023, 64), (2, 8), (8, 1)) == []
+    assert tile_task(MEMTILE, (1024, 64), (2, 8), (8, 1)) == ["size of dimension 2"]
+    assert tile_task(MEMTILE, (2, 2000), (1023, 1)) == []
+    assert tile_task(MEMTILE, (2, 2000), (1024, 1)) == ["size of dimension 0"]
+    assert tile_task(CORE, (300, 64), (255, 4), (4, 1)) == ["length of one transfer"]
+    assert tile_task(CORE, (300, 64), (2, 8), (8, 1)) == []  # the third dimension is implied by the length
+    assert tile_task(CORE, (2, 2048), (256, 8), (8, 1)) == ["size of dimension 1"]
+
+
+@pytest.mark.parametrize("tile", [CORE, MEMTILE])
+def test_tasks_on_tiles_iterate_64_steps_too(tile):
+    assert tile_task(tile, (8, 1), iteration=Dim(64, 8)) == []
+    assert tile_task(tile, (8, 1), iteration=Dim(65, 8)) == ["size of the iteration dimension"]

@@ -8,7 +8,7 @@ lists them. A legal design is never refused: what can only be estimated or suspe
 
 from __future__ import annotations
 
-from npu.legality.check import RESOURCES, check, require_legal
+from npu.legality.check import RESOURCES, check, is_legal, require_legal
 from npu.legality.violation import Basis, Severity, Violation, explain
 
-__all__ = ["RESOURCES", "Basis", "Severity", "Violation", "check", "explain", "require_legal"]
+__all__ = ["RESOURCES", "Basis", "Severity", "Violation", "check", "explain", "is_legal", "require_legal"]

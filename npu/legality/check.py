@@ -79,9 +79,8 @@ def require_legal(program: Program, *, house_rules: bool = True) -> list[Violati
     Raises:
         Refusal: with every finding in `found`, one a line.
     """
-    refused = {Severity.ERROR, Severity.HOUSE} if house_rules else {Severity.ERROR}
     findings = check(program)
-    against = [v for v in findings if v.severity in refused]
+    against = _against(findings, house_rules)
     if not against:
         return findings
     listed = "\n".join(f"  {n}. {v} ({v.basis}: {v.source})" for n, v in enumerate(against, start=1))
@@ -92,6 +91,16 @@ def require_legal(program: Program, *, house_rules: bool = True) -> list[Violati
         where=f"module {program.text_sha256[:12]}",
         next_step="; ".join(dict.fromkeys(v.change for v in against)),
     )
+
+
+def is_legal(program: Program, *, house_rules: bool = True) -> bool:
+    """Whether `require_legal` would let `program` pass; warnings do not count against it."""
+    return not _against(check(program), house_rules)
+
+
+def _against(findings: list[Violation], house_rules: bool) -> list[Violation]:
+    refused = {Severity.ERROR, Severity.HOUSE} if house_rules else {Severity.ERROR}
+    return [v for v in findings if v.severity in refused]
 
 
 def _check_device(program: Program, device: DeviceProgram) -> Iterator[Violation]:

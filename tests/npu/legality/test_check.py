@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from npu.legality import Severity, check, explain, require_legal
+from npu.legality import Severity, check, explain, is_legal, require_legal
 from npu.program import Buffer, Lock, MemRef, TileId
 from refusal import Refusal
 from tests.npu.legality.programs import CORE, MEMTILE, design, findings, limits, program
@@ -59,6 +59,7 @@ def test_house_rules_bind_our_designs_and_not_those_of_others():
         require_legal(program(wide))
     assert limits(wide, Severity.ERROR) == []
     assert require_legal(program(wide), house_rules=False)
+    assert is_legal(program(wide), house_rules=False) and not is_legal(program(wide))
 
 
 def test_a_device_nobody_knows_is_a_finding():

@@ -3,7 +3,7 @@
 
 import pytest
 
-from npu.legality import Severity, require_legal
+from npu.legality import Severity, is_legal, require_legal
 from npu.program import ArgumentSlice, DeviceProgram, MemRef, Run
 from tests.npu.legality.programs import ARGUMENT, design, findings, program, sequence
 
@@ -32,6 +32,7 @@ def test_a_compiler_with_the_fix_has_no_finding():
 
 def test_a_warning_is_never_a_refusal():
     assert [v.limit for v in require_legal(entry(True))] == ["array resets per dispatch"]
+    assert is_legal(entry(True))
 
 
 def test_a_module_without_runs_is_not_concerned():

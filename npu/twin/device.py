@@ -156,6 +156,8 @@ class TwinSession:
             try:
                 self._dispatch(entry, dispatch)
             except DeviceFault as fault:
+                if dispatch.design in self._designs:  # what the faulty dispatch counted belongs to no later one
+                    self._designs[dispatch.design].engine.states.take_counters()
                 place = f"@{entry}, dispatch {number} of {len(dispatches)}, @{dispatch.design}:{dispatch.title}"
                 raise DeviceFault(f"{place}: {fault}") from fault
 

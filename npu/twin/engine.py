@@ -26,7 +26,7 @@ from npu.twin.sequence import SequenceRun
 from npu.twin.stream import LockState, Process, Sink, Stream
 from npu.twin.wait_graph import explain_deadlock, unfinished_business
 
-STEP_BUDGET = 20_000_000  # process steps without a byte crossing a shim: the array only turns in circles
+STEP_BUDGET = 4_000_000  # process steps without a byte crossing a shim: the array only turns in circles
 
 
 class Engine:
@@ -180,7 +180,7 @@ class Engine:
     def _run_until_rest(self) -> None:
         ready = self.ready
         pop = ready.popleft
-        budget, crossed = STEP_BUDGET, -1
+        budget, crossed = STEP_BUDGET, sum(self.shim_bytes())
         while ready:
             for _ in range(min(len(ready), 4096)):
                 process = pop()

@@ -12,6 +12,7 @@ import pytest
 from npu.device import DeviceFault
 from npu.mlir.load import load_program
 from npu.program import AwaitTask, ConfigureTask, FreeTask, Program, SetLock, StartTask
+from npu.twin import engine
 from tests.npu.twin import engine_designs as d
 
 DATA = np.arange(128, dtype=np.int32)
@@ -102,6 +103,20 @@ def test_a_core_that_never_waits_is_stopped(tmp_path) -> None:
         d.sequence([128, 128], d.task("t", "of_in", "a", 128, attributes=d.TOKEN), d.start("t"), d.wait("t")),
     )
     fault(text, tmp_path, "core(0,2)", "without ever waiting")
+
+
+def test_processes_that_only_hand_each_other_locks_are_stopped(tmp_path, monkeypatch) -> None:
+    """Two cores pass two locks back and forth: something can always go on, and nothing comes of it."""
+    monkeypatch.setattr(engine, "STEP_BUDGET", 20_000)
+    text = d.module(
+        d.TILES,
+        "%e = aie.tile(0, 3)\n%l = aie.lock(%c, 0) {init = 1 : i32}\n%k = aie.lock(%c, 1) {init = 0 : i32}",
+        d.core("c", "aie.use_lock(%l, AcquireGreaterEqual, 1)\naie.use_lock(%k, Release, 1)"),
+        d.core("e", "aie.use_lock(%k, AcquireGreaterEqual, 1)\naie.use_lock(%l, Release, 1)"),
+        d.fifo("of_in", "s", "m", 16),
+        d.sequence([128, 128], d.task("t", "of_in", "a", 128, attributes=d.TOKEN), d.start("t"), d.wait("t")),
+    )
+    fault(text, tmp_path, "hand locks to each other in a circle", "core(0,2)")
 
 
 # ---- the sequence --------------------------------------------------------------------------------
@@ -278,6 +293,12 @@ def test_a_kernel_declared_with_more_than_its_element_holds(tmp_path) -> None:
     wider = replace(device.functions[0], arguments=(source, replace(dest, shape=(32,)), count))
     program = replace(program, devices=(replace(device, functions=(wider,)),))
     fault(program, tmp_path, "calls @add_one", "(128 bytes)", "has 64 bytes")
+
+
+@pytest.mark.parametrize("tier", ["event", "auto"])
+def test_a_kernel_that_traps(tier, tmp_path) -> None:
+    """The strict headers stop an unaligned load; the text names core and kernel in both tiers."""
+    fault(d.map_design("unaligned"), tmp_path, "core(0,2), kernel unaligned:", "align", tier=tier)
 
 
 # ---- locks and leftovers -------------------------------------------------------------------------

@@ -161,6 +161,52 @@ def test_slices_that_overlap_have_a_schedule_of_their_own(tmp_path) -> None:
     assert len(list((tmp_path / "schedules").iterdir())) == 3
 
 
+def test_runs_inside_one_configure_share_its_memory(tmp_path) -> None:
+    """The second run goes on where the first has left the core's sums; a new configure starts again."""
+    kind = "memref<16xi32>"
+    work = d.module(
+        d.function("accumulate", kind, kind, "i32"),
+        d.function("add_one", kind, kind, "i32"),
+        d.TILES,
+        f'%sums = aie.buffer(%c) {{sym_name = "sums"}} : {kind} = dense<0>',
+        d.fifo("of_in", "s", "c", 16),
+        d.fifo("of_out", "c", "s", 16),
+        d.core(
+            "c",
+            "%n = arith.constant 16 : i32",
+            d.acquire("x", "of_in", "Consume", 16),
+            d.acquire("y", "of_out", "Produce", 16),
+            f"func.call @accumulate(%x, %sums, %n) : ({kind}, {kind}, i32) -> ()",
+            f"func.call @add_one(%sums, %y, %n) : ({kind}, {kind}, i32) -> ()",
+            d.release("of_in", "Consume"),
+            d.release("of_out", "Produce"),
+        ),
+        d.sequence(
+            [16, 16],
+            d.task("t", "of_in", "a", 16),
+            d.task("u", "of_out", "b", 16, attributes=d.TOKEN),
+            d.start("t", "u"),
+            d.wait("u"),
+            d.free("t"),
+        ),
+    )
+    work = work.replace("@main", "@work").removeprefix("module {\n").rstrip().removesuffix("}")
+    run = "aiex.run @seq(%a, {}) : (memref<16xi32>, memref<16xi32>)"
+    body = f"aiex.configure @work {{\n{run.format('%b')}\n{run.format('%c')}\n}}\naiex.configure @work {{\n{run.format('%d')}\n}}"
+    main = "aie.device(npu2) @main {\n" + d.sequence([16, 16, 16, 16], body, name="all") + "\n}\n"
+    opened = d.session("module {\n" + work + main + "}\n", tmp_path, tier="auto")
+    opened.bind("all", {0: "a", 1: "b", 2: "c", 3: "d"})
+    for name in "abcd":
+        opened.allocate(name, 64)
+    for _ in range(2):
+        opened.write("a", 0, DATA[:16])
+        opened.run("all")
+        for name, times in (("b", 1), ("c", 2), ("d", 1)):
+            assert (opened.read(name, 0, (16,), np.int32) == times * DATA[:16] + 1).all()
+    assert tiers(opened) == ["event", "event", "replay", "replay"]
+    assert [record.sequence for record in opened.log()][:2] == ["seq+seq", "seq"]
+
+
 def test_an_inner_slice_beyond_its_argument_is_refused(tmp_path) -> None:
     program = load_program(two_level([(0, 512)]))
     opened = d.session(program, tmp_path)

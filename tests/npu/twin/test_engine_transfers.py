@@ -240,3 +240,47 @@ def test_the_log_says_what_ran(tmp_path) -> None:
         assert dict(record.channel_bytes)["core(0,2) S2MM 0"] == 512
     totals = opened.totals()["main"]
     assert (totals.dispatches, totals.kernel_calls[0, 2], totals.ddr_read_bytes) == (2, 16, 1024)
+
+
+def test_multiply_adds_are_counted_per_core_and_dispatch(tmp_path) -> None:
+    opened = d.session(d.map_design("vector_square"), tmp_path, tier="auto")
+    for _ in range(3):
+        d.run(opened, [numbers(128)], np.zeros(128, np.int32))
+    for record in opened.log():
+        assert record.mul_adds == record.vector_mul_adds == {(0, 2): 8 * 32}
+        assert record.vector_ops[0, 2] > 0
+    assert opened.totals()["main"].counter("mul_adds_vector") == {(0, 2): 3 * 8 * 32}
+
+
+def test_a_buffer_begins_with_its_initial_value(tmp_path) -> None:
+    """In every dispatch anew, also when the kernel has changed it: configure loads it again."""
+    kind = "memref<16xi32>"
+    text = d.module(
+        d.function("accumulate", kind, kind, "i32"),
+        d.function("add_one", kind, kind, "i32"),
+        d.TILES,
+        f'%sums = aie.buffer(%c) {{sym_name = "sums"}} : {kind} = dense<5>',
+        d.fifo("of_in", "s", "c", 16),
+        d.fifo("of_out", "c", "s", 16),
+        d.core(
+            "c",
+            "%n = arith.constant 16 : i32",
+            d.acquire("x", "of_in", "Consume", 16),
+            d.acquire("y", "of_out", "Produce", 16),
+            f"func.call @accumulate(%x, %sums, %n) : ({kind}, {kind}, i32) -> ()",
+            f"func.call @add_one(%sums, %y, %n) : ({kind}, {kind}, i32) -> ()",
+            d.release("of_in", "Consume"),
+            d.release("of_out", "Produce"),
+        ),
+        d.sequence(
+            [64, 64],
+            d.task("t", "of_in", "a", 64),
+            d.task("u", "of_out", "b", 64, attributes=d.TOKEN),
+            d.start("t", "u"),
+            d.wait("u"),
+            d.free("t"),
+        ),
+    )
+    data = numbers(64)
+    got = run_twice(text, tmp_path, [data], np.zeros_like(data))
+    assert (got.reshape(4, 16) == 6 + np.cumsum(data.reshape(4, 16), axis=0)).all()

@@ -52,6 +52,17 @@ void sticky_rounding(const int32_t *in, int32_t *out, int32_t n) {
   aie::set_rounding(aie::rounding_mode::conv_even);
 }
 
+// Loads a vector from an address that is no multiple of its size.
+void unaligned(const int32_t *in, int32_t *out, int32_t n) {
+  aie::store_v(out, aie::load_v<16>(in + 1));
+}
+
+// Multiply-adds through the vector unit: 16 lanes a call.
+void vector_square(const int32_t *in, int32_t *out, int32_t n) {
+  aie::vector<int16, 32> x = aie::load_v<32>(reinterpret_cast<const int16 *>(in));
+  aie::store_v(reinterpret_cast<int16 *>(out), aie::mul(x, x).to_vector<int16>(0));
+}
+
 // The renamed kernels of the renaming test.
 void zq7(const int32_t *in, int32_t *out, int32_t n) { add_one(in, out, n); }
 

@@ -39,7 +39,7 @@ from reference.oracle import ops
 from reference.oracle.architecture import NormPlace, QKNorm
 from reference.oracle.config import ModelConfig, refuse_long_context
 from reference.oracle.layer_weights import LayerWeights, WeightCache
-from reference.oracle.row_blocks import one_blas_thread
+from reference.oracle.row_blocks import free_cores
 from reference.oracle.weights import Weights
 from refusal import Refusal
 
@@ -184,7 +184,7 @@ class Decoder:
         cache.reserve(len(checked))
         x = self.weights.embed(checked)
         _observe(tap, "embed.out", x)
-        with one_blas_thread():
+        with free_cores(len(checked)):
             for index in range(self.config.num_hidden_layers if layers is None else layers):
                 x = self.layer(index, x, cache=cache, tap=tap)
         cache.length += len(checked)
@@ -219,7 +219,8 @@ class Decoder:
         """Final norm and LM head: [n, hidden] -> logits [n, vocab]."""
         h = ops.rms_norm(x, self.weights.final_norm, self.config.rms_norm_eps)
         _observe(tap, "final_norm.out", h)
-        logits = ops.linear(h, self.weights.head())
+        with free_cores(len(x)):
+            logits = ops.linear(h, self.weights.head())
         _observe(tap, "logits", logits)
         return logits
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from reference.oracle.rope_keys import RopeConfig
-from reference.oracle.row_blocks import for_row_blocks, share_of_rows
+from reference.oracle.row_blocks import for_row_blocks, product_block
 
 # Rows of queries handled at once: scores of a block stay in the cache, and blocks above the diagonal are not computed.
 _QUERY_BLOCK = 64
 _ELEMENTWISE_BLOCK = 64
-# Below so many rows a product takes less time than waking a thread may, so a thread's part is cut finer.
-_FEW_ROWS = 16
 
 
 def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
@@ -29,8 +27,7 @@ def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) ->
         if bias is not None:
             y[:, start:stop] += bias[start:stop]
 
-    shares = 4 if len(x) < _FEW_ROWS else 1
-    for_row_blocks(rows, share_of_rows(rows, shares, quantum=16), block)
+    for_row_blocks(rows, product_block(len(x), rows), block)
     return y
 
 

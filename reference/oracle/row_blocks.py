@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work on blocks of rows by several threads, with the BLAS library held to one thread meanwhile.
+"""Threads of the oracle: as many as there are idle cores, on blocks of rows.
 
-OpenBLAS waits for its own threads by spinning. Between two products the spinning thread takes the
-core that attention or an elementwise loop could use, and on a busy machine small products get ten
-times slower. So the oracle splits all work over rows itself, on threads that sleep when they wait:
-numpy lets go of the interpreter lock inside its loops. Measured on 2 cores, prefill of 256 tokens.
+OpenBLAS waits for its own threads by spinning. That is fast on an idle machine; on a busy one each
+product waits for a thread that has no core, and a decode step gets ten times slower and more. So a
+step first looks how many cores are free and takes those only:
+
+- few rows (decode): products are bound by memory and short, BLAS splits them with its own threads;
+- many rows (prefill): BLAS is held to one thread, and blocks of rows of every operator run on our
+  own threads, which sleep when they wait. Otherwise the spinning threads of BLAS would take the
+  cores that attention and elementwise work need between two products.
+
+How a product is cut into blocks depends on its shape and on the machine, never on how many cores
+are free: so the same input gives the same bits on a busy machine as on an idle one.
 """
 
 from __future__ import annotations
@@ -18,6 +25,8 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+# Steps of fewer rows leave their products to the threads of BLAS.
+FEW_ROWS = 16
 # Names of the thread controls in the builds of OpenBLAS that numpy is linked with.
 _SPELLINGS = (
     "scipy_openblas_{}_num_threads64_",
@@ -25,27 +34,24 @@ _SPELLINGS = (
     "openblas_{}_num_threads64_",
     "openblas_{}_num_threads",
 )
-_toggle = threading.RLock()
-# While BLAS is held to one thread: how many it had before.
-_allowed: dict[str, int] = {}
+# The thread settings of BLAS belong to the process, so one step at a time may change them.
+_step = threading.RLock()
+_width = 1  # threads that for_row_blocks may use now
 
 
 class _OpenBLAS:
     """The thread controls of the OpenBLAS that is loaded into this process; inert where there is none."""
 
     def __init__(self) -> None:
-        self._get = self._set = None
+        self._set = None
+        self.threads = 1
         for path in _loaded_libraries("openblas"):
             library = ctypes.CDLL(path)
             for spelling in _SPELLINGS:
                 if hasattr(library, spelling.format("set")):
-                    self._get = getattr(library, spelling.format("get"))
                     self._set = getattr(library, spelling.format("set"))
+                    self.threads = int(getattr(library, spelling.format("get"))())
                     return
-
-    @property
-    def threads(self) -> int:
-        return int(self._get()) if self._get else 1
 
     def limit(self, threads: int) -> None:
         if self._set:
@@ -57,7 +63,7 @@ def _loaded_libraries(part: str) -> list[str]:
     maps = Path("/proc/self/maps")
     if not maps.exists():
         return []
-    paths = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if line.count(" ") > 4 and "/" in line}
+    paths = {line.split(maxsplit=5)[-1] for line in maps.read_text().splitlines() if "/" in line}
     return sorted(path for path in paths if part in Path(path).name)
 
 
@@ -71,26 +77,36 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="oracle-rows")
 
 
+def others_running() -> int:
+    """Threads of other processes that want a core now (Linux: runnable ones, without our own)."""
+    try:
+        running = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0])
+        if running <= 1:
+            return 0
+        states = [path.read_text().rpartition(")")[2].split()[0] for path in Path("/proc/self/task").glob("*/stat")]
+    except (OSError, ValueError, IndexError):
+        return 0
+    return max(0, running - states.count("R"))
+
+
 @contextmanager
-def one_blas_thread() -> Iterator[int]:
-    """Hold BLAS to one thread; yields how many it had. May be nested."""
-    with _toggle:
-        blas = _openblas()
-        threads = _allowed.get("threads") or blas.threads
-        outermost = not _allowed
-        if outermost:
-            _allowed["threads"] = threads
-            blas.limit(1)
+def free_cores(rows: int) -> Iterator[None]:
+    """Give one step of `rows` rows the cores that are free; BLAS and `for_row_blocks` follow it. May be nested."""
+    global _width
+    with _step:
+        blas, before = _openblas(), _width
+        free = max(1, blas.threads - others_running())
+        _width = 1 if rows < FEW_ROWS else free
+        blas.limit(free if rows < FEW_ROWS else 1)
         try:
-            yield threads
+            yield
         finally:
-            if outermost:
-                _allowed.clear()
-                blas.limit(threads)
+            _width = before
+            blas.limit(blas.threads)
 
 
 def for_row_blocks(rows: int, block: int, work: Callable[[int, int], None]) -> None:
-    """Call work(start, stop) for consecutive blocks of at most `block` rows, on as many threads as BLAS had.
+    """Call work(start, stop) for consecutive blocks of at most `block` rows, on the threads of this step.
 
     Blocks must be independent of each other. The last ones are started first, since causal work
     grows with the row. The caller's thread takes part.
@@ -105,15 +121,18 @@ def for_row_blocks(rows: int, block: int, work: Callable[[int, int], None]) -> N
                 return
             work(start, stop)
 
-    with one_blas_thread() as threads:
-        others = min(threads, len(spans)) - 1
-        waiting = [_pool(threads).submit(drain) for _ in range(others)]
-        drain()
-        for done in waiting:
-            done.result()
+    others = min(_width, len(spans)) - 1
+    waiting = [_pool(_width).submit(drain) for _ in range(others)]
+    drain()
+    for done in waiting:
+        done.result()
 
 
-def share_of_rows(rows: int, shares: int, quantum: int) -> int:
-    """The block size that gives each thread `shares` blocks, in multiples of `quantum` rows."""
-    with one_blas_thread() as threads:
-        return -(-rows // (threads * shares * quantum)) * quantum
+def product_block(rows: int, columns: int, quantum: int = 16) -> int:
+    """The block size for a product of `rows` rows with a matrix of `columns` outputs.
+
+    Two blocks for each thread of the machine, in multiples of `quantum` columns; few rows are not cut.
+    """
+    if rows < FEW_ROWS:
+        return columns
+    return -(-columns // (2 * _openblas().threads * quantum)) * quantum

@@ -28,7 +28,7 @@ from npu.twin.tables import (
     SOURCE_REGION,
 )
 
-PARALLEL_NS = 6000.0  # a level with less work is not worth a barrier
+PARALLEL_NS = 10_000.0  # a level with less work is not worth a barrier
 
 Selection = int | np.ndarray  # so many words from the offset, or word indices
 Spans = tuple[tuple[int, int, int], ...]  # (region, first byte, end) of each memory that a call gets

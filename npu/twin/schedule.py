@@ -27,7 +27,7 @@ from npu.twin.tables import CALL, COLUMNS, COPY, ZERO
 if TYPE_CHECKING:
     from npu.twin.stream import Sending, Transfer
 
-COPY_NS, SEGMENT_NS, BYTE_NS, CALL_NS = 15.0, 1.5, 0.12, 60.0
+COPY_NS, SEGMENT_NS, BYTE_NS, CALL_NS, CTYPES_NS = 15.0, 1.5, 0.12, 60.0, 600.0  # estimates, to share work only
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Recorder:
     def __init__(self) -> None:
         self.operations: list[_Copy | _Call | _Write] = []
         self.count = 0
-        self.durations: dict[str, tuple[int, int]] = {}
+        self.durations: dict[str, int] = {}  # the shortest: the machine may be busy
         self._writes: dict[tuple[int, int], dict[tuple[int, int], int]] = {}
 
     def _append(self, operation: _Copy | _Call | _Write) -> None:
@@ -107,8 +107,7 @@ class Recorder:
     def call(self, core: int, function: str, prepared: PreparedCall, nanoseconds: int) -> None:
         """One kernel call; it may write every buffer that it gets. Its duration only balances the replay's threads."""
         self._append(_Call(core, function, prepared))
-        calls, total = self.durations.get(function, (0, 0))
-        self.durations[function] = calls + 1, total + nanoseconds
+        self.durations[function] = min(nanoseconds, self.durations.get(function, nanoseconds))
         for memory in prepared.memories:
             self._wrote(memory, 0, memory.nbytes)
 
@@ -214,7 +213,7 @@ class _Builder:
         self.functions: dict[str, int] = {}
         self.constants = bytearray()
         self.staging_bytes = 0
-        self.call_ns = {name: total / calls for name, (calls, total) in recorder.durations.items()}
+        self.call_ns = {name: max(0.0, ns - CTYPES_NS) for name, ns in recorder.durations.items()}
         saves = self._plan_saves(recorder)
         for order, operation in enumerate(recorder.operations):
             for save in saves.get(order, ()):

@@ -56,7 +56,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     "gemv": _GEMV,
     "gemv_add": _GEMV,
     "gemv_norm": _GEMV,
-    "gemv_swiglu": _GEMV,
+    "gemv_swiglu": (Shape(1, 576, 1536), Shape(1, 128, 256)),
     "lm_head": (Shape(1, 576, 2048), Shape(16, 576, 512), Shape(1, 128, 512)),
     "rmsnorm": (Shape(256, 576), Shape(64, 128), Shape(4, 576)),
     "silu_mul": (Shape(256, 1536), Shape(4, 1536), Shape(64, 256)),

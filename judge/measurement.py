@@ -131,18 +131,18 @@ def _ratio(measured: Measurement, fault: str, metric: str) -> float:
 
 def _threshold(measured: Measurement, metric: str, threshold: float) -> Threshold | None:
     """The entry of a metric, or None where it answers for no fault."""
-    floor, limit = _round(measured.floors[metric], up=True), _round(threshold, up=False)
+    floor, limit = _round(measured.floors[metric], 6, up=True), _round(threshold, 4, up=False)
     values = {f: v[metric] for f, v in measured.faults.items() if metric in v and _reaches(measured, f, metric, limit)}
     if not values:
         return None
     weakest = min(values, key=lambda fault: values[fault])
-    return Threshold(metric, limit, floor, weakest, _round(values[weakest], up=False), tuple(sorted(values)))
+    return Threshold(metric, limit, floor, weakest, _round(values[weakest], 6, up=False), tuple(sorted(values)))
 
 
-def _round(value: float, *, up: bool) -> float:
-    """Four significant digits, toward the side that keeps the rule."""
+def _round(value: float, significant: int, *, up: bool) -> float:
+    """To significant digits, toward the side that keeps the rule."""
     if value <= 0:
         return 0.0
-    digits = 3 - whole(log10(value))
+    digits = significant - 1 - whole(log10(value))
     scaled = value * 10.0**digits
     return round((whole(scaled) + (1 if up and whole(scaled) != scaled else 0)) / 10.0**digits, max(digits, 0))

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+from judge.diagnosis import Symptoms, diagnose
 from judge.gates import judge_kernel
 from judge.policy import load_policy
 from kernels.designs.attention_decode import DecodeAttentionDesign
@@ -110,10 +112,16 @@ def compile_kernel(arguments: list[str]) -> End:
     if args.emit:
         write_whole(args.emit, artifact.text)
         print(f"text: {args.emit}")
-    shape = " ".join(arguments)
-    return End(
-        0, f"scripts/run.py {shape}" if not args.emit else f"scripts/run.py {args.kernel} ... with the same shape"
-    )
+    return End(0, f"scripts/run.py {shlex.join(_without_emit(arguments))}")
+
+
+def _without_emit(arguments: list[str]) -> list[str]:
+    """The arguments that `run` takes too."""
+    return [
+        text
+        for index, text in enumerate(arguments)
+        if text.split("=")[0] != "--emit" and (index == 0 or arguments[index - 1] != "--emit")
+    ]
 
 
 def run_kernel(arguments: list[str]) -> End:
@@ -134,4 +142,8 @@ def run_kernel(arguments: list[str]) -> End:
         print(
             f"  DDR bytes read {record.ddr_read_bytes:,}, written {record.ddr_write_bytes:,}; formula {design.ddr_bytes:,}"
         )
-    return End(0 if verdict.passed else 1, "scripts/deploy.py MODEL" if verdict.passed else "skill debug-wrong-values")
+    if verdict.passed:
+        return End(0, "scripts/deploy.py MODEL")
+    finding = diagnose(Symptoms(verdict))
+    print(f"  {finding.reason}")
+    return End(1, f"skill {finding.skill}" if finding.skill else "a human looks at it: no known pattern fits")

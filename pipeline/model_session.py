@@ -15,7 +15,7 @@ import numpy as np
 from kernels.designs.attention_decode import KEY_GROUP, PARAMS
 from kernels.designs.design import NUMPY_DTYPE, OpDesign, single_design_artifact
 from npu.device import Device
-from npu.legality.check import check, require_legal
+from npu.legality.check import is_legal, require_legal
 from npu.mlir.load import load_program
 from planner.memory import ARENAS, Slice
 from planner.module import write_module
@@ -34,7 +34,7 @@ def legality_of(cache: Path) -> Callable[[OpDesign], bool]:
 
     def legal(design: OpDesign) -> bool:
         program = load_program(single_design_artifact(design).text, cache=cache)
-        return not check(program)
+        return is_legal(program)
 
     return legal
 

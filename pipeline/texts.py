@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
-
 import numpy as np
 
+from judge.prompts import load_prompts
 from pipeline.context import Subject
 from reference.oracle.tokenizer import Tokenizer, load_tokenizer
+from reference.texts import texts
 from refusal import Refusal
 
-TEXTS = Path(__file__).parent.parent / "reference" / "texts"
-PROMPTS = Path(__file__).parent.parent / "judge" / "prompts" / "prompts.toml"
 DRAWN_PROMPT = 24  # tokens of a drawn prompt
 
 
@@ -26,30 +23,25 @@ def text_ids(subject: Subject, index: int, count: int) -> list[int]:
     tokenizer = tokenizer_of(subject)
     if tokenizer is None:
         return _drawn(subject, 1000 + index, count)
-    ids = tokenizer.encode(_text(index))
+    text = texts()[index]
+    ids = tokenizer.encode(text.content)
     if len(ids) < count:
-        raise Refusal(f"text {index + 1} has {len(ids)} tokens", expected=f"at least {count}", where=str(TEXTS))
+        raise Refusal(f"{len(ids)} tokens", expected=f"at least {count}", where=f"reference/texts/{text.name}")
     return ids[:count]
 
 
 def prompt_ids(subject: Subject, index: int) -> list[int]:
-    """Token ids of greedy prompt `index`, in the model's chat template where it has one."""
+    """Token ids of greedy prompt `index`, as plain text."""
     tokenizer = tokenizer_of(subject)
     if tokenizer is None:
         return _drawn(subject, 2000 + index, DRAWN_PROMPT + 7 * index)
-    prompt = tomllib.loads(PROMPTS.read_text())["greedy"][index]["text"]
-    return tokenizer.encode(prompt)
+    return tokenizer.encode(load_prompts().greedy[index].text)
 
 
 def tokenizer_of(subject: Subject) -> Tokenizer | None:
     """The subject's tokenizer, None where its directory has none."""
     directory = subject.config.model_dir
     return load_tokenizer(subject.config) if (directory / "tokenizer.json").exists() else None
-
-
-def _text(index: int) -> str:
-    sources = tomllib.loads((TEXTS / "sources.toml").read_text())["text"]
-    return (TEXTS / sources[index]["file"]).read_text()
 
 
 def _drawn(subject: Subject, seed: int, count: int) -> list[int]:

@@ -2,7 +2,8 @@
 """Causal attention of a prefill bucket: M query tokens against the same M keys, on 8 columns x R rows of cores.
 
 K and V blocks enter once, at shim 0, and are broadcast to all cores; KV heads follow one another in time. A query tile is
-eight tokens of one head. Column c owns tokens 8c..8c+7 of every block of 64 tokens; its (token tile, head of the group) pairs
+eight tokens of one head. Column c owns tokens 8c..8c+7 of every block of 64 tokens (7-c in odd KV heads, whose causal work
+then evens out); its (token tile, head of the group) pairs
 are numbered token-major and dealt to the R rows in turn, so that any group size works and every core has nearly the same causal
 work. A core keeps all its tiles of one KV head in L1 with FP32 running maximum, sum and accumulator; tiles that
 end before a key block are skipped in the kernel.
@@ -12,7 +13,6 @@ DDR bytes: Q + K + V + out, each once.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from kernels.attention_prefill.stage import PrefillAttentionStage
@@ -99,12 +99,9 @@ class PrefillAttentionDesign:
 
     @property
     def macs(self) -> int:
-        """Causal half of QK and PV, in whole key blocks."""
-        blocks = self.tokens // self.key_block
-        seen = sum(
-            min(blocks, math.ceil((first + QUERY_TILE) / self.key_block)) for first in range(0, self.tokens, QUERY_TILE)
-        )
-        return 2 * seen * QUERY_TILE * self.key_block * self.head_dim * self.heads
+        """Causal half of QK and PV, in tiles of eight queries and eight keys: the least that must be computed."""
+        seen = sum(first + QUERY_TILE for first in range(0, self.tokens, QUERY_TILE))
+        return 2 * seen * QUERY_TILE * self.head_dim * self.heads
 
     @property
     def ddr_bytes(self) -> int:
@@ -112,6 +109,11 @@ class PrefillAttentionDesign:
 
     def write(self, device: DeviceBuilder) -> None:
         _Writer(self, device).write()
+
+
+def token_column(col: int, kv_head: int) -> int:
+    """Which eighth of a block of 64 tokens column `col` works on: later tokens see more keys, so odd KV heads turn it round."""
+    return COLUMNS - 1 - col if kv_head % 2 else col
 
 
 class _Writer:
@@ -166,7 +168,10 @@ class _Writer:
             d.buffer(tile, stage.buffers[name], name=f"{name}_c{col}r{row}x") for name in ("queries", "acc", "max_sum")
         )
         q, out = self.q[col, row], self.out[col, row]
-        with d.core(tile, stack_size=2048, dynamic=True) as c, c.forever():
+        with d.core(tile, stack_size=2048, dynamic=True) as c, c.forever(), c.loop(g.kv_heads) as kv_head:
+            # token_column, in the core: col for even KV heads, COLUMNS - 1 - col for odd ones
+            odd = c.binary("rem", kv_head, 2)
+            column = c.add(c.mul(odd, COLUMNS - 1 - 2 * col), col)
             c.call(f["prefill_reset"], acc, max_sum)
             with c.loop(g.slots) as slot:
                 (tokens,) = c.acquire(q, "Consume", 1)
@@ -174,7 +179,7 @@ class _Writer:
                 c.release(q, "Consume", 1)
             with c.loop(g.tokens // g.key_block) as block:
                 k, v = c.acquire(self.kv, "Consume", 2)
-                c.call(f["prefill_block"], queries, k, v, acc, max_sum, block, col, row)
+                c.call(f["prefill_block"], queries, k, v, acc, max_sum, block, column, row)
                 c.release(self.kv, "Consume", 2)
             with c.loop(g.slots) as slot:
                 (result,) = c.acquire(out, "Produce", 1)
@@ -204,7 +209,7 @@ class _Writer:
         q_first = kv_head * g.group * dim
         out_width = g.heads * dim
         for col in range(COLUMNS):
-            token = col * QUERY_TILE
+            token = token_column(col, kv_head) * QUERY_TILE
             sizes = [rounds, g.group, QUERY_TILE, dim]
             q = s.bd(0, token * width + q_first, sizes, [TOKEN_BLOCK * width, dim, width, 1])
             inputs.append(s.task(self.q_in[col], [q], token=True, repeat=rounds - 1))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """FP32 weights of one layer in the form the decoder multiplies by, kept while memory allows.
 
-q, k and v are one matrix, and so are gate and up: fewer and larger products.
+q, k and v are one matrix, and so are gate and up: fewer and larger products. Matrices are [out, in]
+in column-major order, which OpenBLAS multiplies by a tenth faster (x W^T is then a plain product).
 """
 
 from __future__ import annotations
@@ -45,25 +46,35 @@ def read_layer(config: ModelConfig, weights: Weights, index: int) -> LayerWeight
     at, mlp = f"model.layers.{index}.self_attn", f"model.layers.{index}.mlp"
     arch = config.architecture
 
-    def stacked(kind: str, *names: str) -> np.ndarray:
-        return np.concatenate([weights.fp32(f"{name}.{kind}") for name in names])
+    def matrix(*names: str) -> np.ndarray:
+        return column_major([weights.fp32(f"{name}.weight") for name in names])
+
+    def bias(*names: str) -> np.ndarray:
+        return np.concatenate([weights.fp32(f"{name}.bias") for name in names])
 
     qkv, gate_up = [f"{at}.{x}_proj" for x in "qkv"], [f"{mlp}.gate_proj", f"{mlp}.up_proj"]
     normed = arch.qk_norm is not QKNorm.NONE
     return LayerWeights(
         attn_norm=weights.fp32(f"model.layers.{index}.{arch.attn_norm}.weight"),
-        qkv=stacked("weight", *qkv),
-        qkv_bias=stacked("bias", *qkv) if config.qkv_bias else None,
+        qkv=matrix(*qkv),
+        qkv_bias=bias(*qkv) if config.qkv_bias else None,
         q_norm=weights.fp32(f"{at}.q_norm.weight") if normed else None,
         k_norm=weights.fp32(f"{at}.k_norm.weight") if normed else None,
-        o=weights.fp32(f"{at}.o_proj.weight"),
+        o=matrix(f"{at}.o_proj"),
         o_bias=weights.fp32(f"{at}.o_proj.bias") if config.o_bias else None,
         mlp_norm=weights.fp32(f"model.layers.{index}.{arch.mlp_norm}.weight"),
-        gate_up=stacked("weight", *gate_up),
-        gate_up_bias=stacked("bias", *gate_up) if config.mlp_bias else None,
-        down=weights.fp32(f"{mlp}.down_proj.weight"),
+        gate_up=matrix(*gate_up),
+        gate_up_bias=bias(*gate_up) if config.mlp_bias else None,
+        down=matrix(f"{mlp}.down_proj"),
         down_bias=weights.fp32(f"{mlp}.down_proj.bias") if config.mlp_bias else None,
     )
+
+
+def column_major(parts: list[np.ndarray]) -> np.ndarray:
+    """Matrices [out_i, in] below each other as one [out, in], column-major."""
+    result = np.empty((sum(len(part) for part in parts), parts[0].shape[1]), np.float32, order="F")
+    np.concatenate(parts, out=result)
+    return result
 
 
 class WeightCache:
@@ -94,7 +105,7 @@ class WeightCache:
         """The LM head [vocab, hidden]."""
         if self._head is not None:
             return self._head
-        head = self._weights.fp32(self._head_name)
+        head = column_major([self._weights.fp32(self._head_name)])
         if self._spend(head.nbytes):
             self._head = head
         return head

@@ -18,7 +18,7 @@ _ELEMENTWISE_BLOCK = 64
 
 
 def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
-    """x W^T + b, the layout of torch.nn.Linear: x [n, in], weight [out, in] -> [n, out]."""
+    """x W^T + b, the layout of torch.nn.Linear: x [n, in], weight [out, in] in any memory order -> [n, out]."""
     rows = len(weight)
     y = np.empty((len(x), rows), np.float32)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import ModuleType
 
 from judge import evidence
-from judge.diagnosis import diagnose
+from judge.diagnosis import Symptoms, diagnose
 from judge.evidence import Entry, Kind, WallTime
 from npu.device import DeviceFault
 from pipeline import documents
@@ -88,7 +88,7 @@ def _conclude(ctx: PhaseContext, phase: int, outcome: Outcome, record: str) -> i
         ctx.progress(f"phase {phase}: FAILED: {label}")
         for line in verdict.lines():
             ctx.progress(f"  {line}")
-    finding = diagnose(failed[0][1])
+    finding = diagnose(Symptoms(failed[0][1]))
     step = f"skill {finding.skill}" if finding.skill else f"scripts/ask.py --name {name} QUESTION"
     ctx.progress(f"phase {phase}: {finding.reason}")
     _state(ctx.deployment, lambda s: replace_phase(s, phase, "failed", f"phase {phase} failed: {finding.reason}", step))

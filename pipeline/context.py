@@ -35,6 +35,7 @@ class Subject:
     """A model under test: the one that is deployed ("model"), or the pack's own fixture ("fixture")."""
 
     name: str
+    synthetic: bool  # made-up weights: judged by the fixture's thresholds, and every figure says so
     config: ModelConfig
     weights: Weights
     choices: Choices
@@ -47,6 +48,11 @@ class Subject:
     def decoder(self) -> Decoder:
         """The FP32 oracle."""
         return Decoder(self.config, self.weights)
+
+    @property
+    def thresholds(self) -> str:
+        """Whose thresholds hold: the policy's gates exist for "model" (trained weights) and "fixture" (made-up ones)."""
+        return "fixture" if self.synthetic else "model"
 
     @property
     def layers(self) -> int:
@@ -88,7 +94,7 @@ class PhaseContext:
     def model(self) -> Subject:
         """The deployed model."""
         config = load_config(Path(self.description.model_dir), self.description.accepted_keys)
-        return self._subject("model", config, self.description.choices)
+        return self._subject("model", self.description.synthetic, config, self.description.choices)
 
     @cached_property
     def fixture(self) -> Subject:
@@ -97,7 +103,7 @@ class PhaseContext:
         write_fixture(folder)
         choices = replace(self.description.choices, layers=None, context=1024, prefill_buckets=(64, 512),
                           decode_buckets=(256, 1024))  # fmt: skip
-        return self._subject("fixture", load_config(folder), choices)
+        return self._subject("fixture", True, load_config(folder), choices)
 
-    def _subject(self, name: str, config: ModelConfig, choices: Choices) -> Subject:
-        return Subject(name, config, open_weights(config), choices, self.device, self.cache, self.progress)
+    def _subject(self, name: str, synthetic: bool, config: ModelConfig, choices: Choices) -> Subject:
+        return Subject(name, synthetic, config, open_weights(config), choices, self.device, self.cache, self.progress)

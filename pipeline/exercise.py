@@ -43,7 +43,7 @@ def gate_of(design: OpDesign) -> str:
     if isinstance(design, GemmDesign):
         return "lm_head" if design.out == "f32" else f"gemm_{design.mode}"
     if isinstance(design, GemvDesign):
-        return "lm_head" if design.out == "f32" else "gemv"
+        return "gemv" if design.kind == "plain" else f"gemv_{design.kind}"
     names = {
         RmsNormDesign: "rmsnorm", RopeDesign: "rope", SiluMulDesign: "silu_mul", AddDesign: "add",
         PrefillAttentionDesign: "attention_prefill", DecodeAttentionDesign: "attention_decode",

@@ -44,7 +44,7 @@ def judge_layer(ctx: PhaseContext, subject: Subject, layer: int, outcome: Outcom
         score_bucket=None,
     )
     session = subject.session(choices)
-    name = subject_of(ctx, subject)
+    name = subject.thresholds
     prefill = device_prefill(session, layer, want["input"][:POSITIONS])
     taps = {tap: values[:POSITIONS] for tap, values in want.items()}
     outcome.add(
@@ -61,11 +61,6 @@ def judge_layer(ctx: PhaseContext, subject: Subject, layer: int, outcome: Outcom
 def taps_of(prefill: dict[str, np.ndarray], want: dict[str, np.ndarray], tap: str) -> np.ndarray:
     """The rows before the decoded ones: the oracle's, so that the decode gate sees decode's error alone."""
     return want[tap][: len(prefill[tap])]
-
-
-def subject_of(ctx: PhaseContext, subject: Subject) -> str:
-    """Made-up weights are judged by the fixture's thresholds, trained ones by the model's."""
-    return "model" if subject.name == "model" and not ctx.description.synthetic else "fixture"
 
 
 def oracle_taps(subject: Subject, layer: int, ids: list[int]) -> dict[str, np.ndarray]:

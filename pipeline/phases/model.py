@@ -8,7 +8,6 @@ import numpy as np
 from judge.gates import GreedyRun, RepeatRun, TextRun, judge_model
 from pipeline.context import PhaseContext, Subject
 from pipeline.model_session import ModelSession
-from pipeline.phases.block import subject_of
 from pipeline.phases.outcome import Outcome
 from pipeline.texts import prompt_ids, text_ids
 
@@ -37,7 +36,7 @@ def judge_subject(ctx: PhaseContext, subject: Subject, outcome: Outcome) -> None
     ctx.progress(f"phase 3: {subject.name}: prompts A, B, A")
     repeat = repeat_run(session, [prompt_ids(subject, index) for index in (0, 1, 0)])
     verdict = judge_model(
-        subject_of(ctx, subject), "mixed", texts, greedy, repeat, lambda ids: subject.logits(list(ids)), ctx.policy
+        subject.thresholds, "mixed", texts, greedy, repeat, lambda ids: subject.logits(list(ids)), ctx.policy
     )
     outcome.add(subject.name, verdict, subject)
     if subject.name == "model":

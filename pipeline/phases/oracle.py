@@ -7,7 +7,7 @@ import numpy as np
 
 from judge.gates import OracleProof, judge_oracle
 from judge.logits import perplexity
-from judge.rounding_oracle import Numerics, RoundingDecoder
+from judge.rounding_oracle import EXACT, RoundingDecoder
 from pipeline.context import PhaseContext, Subject
 from pipeline.phases.outcome import Outcome
 from pipeline.texts import text_ids
@@ -22,18 +22,17 @@ def run(ctx: PhaseContext) -> Outcome:
     outcome = Outcome()
     for subject in (ctx.fixture, ctx.model):
         ctx.progress(f"phase 0: oracle of the {subject.name}")
-        trained = subject.name == "model" and not ctx.description.synthetic
-        proof = prove(subject, trained=trained)
-        outcome.add(subject.name, judge_oracle(subject.name if trained else "fixture", proof, ctx.policy), None)
+        proof = prove(subject)
+        outcome.add(subject.name, judge_oracle(subject.thresholds, proof, ctx.policy), subject, on_device=False)
     return outcome
 
 
-def prove(subject: Subject, *, trained: bool) -> OracleProof:
+def prove(subject: Subject) -> OracleProof:
     """What can be shown about an oracle without another model: see judge.gates.OracleProof."""
     ids = text_ids(subject, 0, TEXT_POSITIONS + 1)
     decoder = subject.decoder
     config = subject.config
-    independent = RoundingDecoder(config, subject.weights, Numerics()).logits(ids[:INDEPENDENT_POSITIONS])
+    independent = RoundingDecoder(config, subject.weights, EXACT).logits(ids[:INDEPENDENT_POSITIONS])
     raw = read_json_object(config.model_dir / "config.json")
     # load_config and open_weights refuse what nothing consumes, so nothing is left once they return.
     return OracleProof(
@@ -43,7 +42,7 @@ def prove(subject: Subject, *, trained: bool) -> OracleProof:
         tensors_left=(),
         identity={steps: _identity(subject, ids, steps) for steps in (1, 2, 17)},
         independent=(decoder.prefill(ids[:INDEPENDENT_POSITIONS], cache=decoder.new_cache()), independent),
-        perplexity=_perplexity(subject, ids) if trained else None,
+        perplexity=_perplexity(subject, ids) if not subject.synthetic else None,
     )
 
 

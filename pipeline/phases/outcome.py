@@ -11,6 +11,8 @@ from judge.evidence import Entry, Kind, Measured, Provenance, WallTime
 from judge.verdict import Verdict
 from pipeline.context import PhaseContext, Subject
 
+_PROVENANCE = {"twin": Provenance.TWIN, "xrt": Provenance.NPU}
+
 
 @dataclass
 class Outcome:
@@ -32,26 +34,23 @@ class Outcome:
         """At least one gate was judged, and all passed."""
         return bool(self.verdicts) and all(verdict.passed for verdict in self.verdicts.values())
 
-    def add(self, name: str, verdict: Verdict, subject: Subject | None = None) -> None:
-        """Keep a verdict and its figures; values that a twin computed are marked so."""
+    def add(self, name: str, verdict: Verdict, subject: Subject, *, on_device: bool = True) -> None:
+        """Keep a verdict and its figures, each marked by where its values were computed and on what weights."""
         self.verdicts[name] = verdict
-        device = subject.device.name if subject else ""
-        provenance = {"twin": Provenance.TWIN, "xrt": Provenance.NPU}.get(device, Provenance.HOST)
-        synthetic = subject is not None and subject.name == "fixture"
+        provenance = _PROVENANCE[subject.device.name] if on_device else Provenance.HOST
         for finding in verdict.findings:
-            self.figures[f"{name}/{finding.metric}"] = Measured(finding.value, "", provenance, synthetic)
+            self.figures[f"{name}/{finding.metric}"] = Measured(finding.value, "", provenance, subject.synthetic)
 
     def record(self, phase: int, ctx: PhaseContext) -> Entry:
         """The gate record of the phase."""
         description = ctx.description
         body = {
-            "passed": self.passed and not (phase == 6 and description.partial),
+            "passed": self.passed,
             "partial": description.partial,
             "layers": list(description.choices.layers) if description.choices.layers is not None else "all",
             "gates": {name: summary(verdict) for name, verdict in self.verdicts.items()},
             "data": self.data,
         }
-        body["passed"] = self.passed
         return Entry(
             Kind.GATE, f"phase-{phase}", body,
             inputs=description.inputs | {"policy": ctx.policy.sha256} | self.inputs,

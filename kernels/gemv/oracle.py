@@ -20,5 +20,5 @@ def gemv_add(w: np.ndarray, x: np.ndarray, residual: np.ndarray, store: Store = 
 
 
 def gemv_swiglu(gate: np.ndarray, up: np.ndarray, x: np.ndarray, store: Store = exact) -> np.ndarray:
-    """y = silu(Wg @ x) * (Wu @ x): neither product is stored."""
-    return store(silu(gemv(gate, x)) * gemv(up, x))
+    """y = silu(Wg @ x) * (Wu @ x): neither product is stored, SiLU's exponential is."""
+    return store(silu(gemv(gate, x), store) * gemv(up, x))

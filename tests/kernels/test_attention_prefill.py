@@ -13,7 +13,7 @@ from refusal import Refusal
 from tests.kernels.compiled import Compiled, Memory, bias, memory, multiply_adds, placed, random, relative_error
 
 COLUMNS = 8
-LIMIT = 2.5e-3  # against the oracle rounded at the same store points; probabilities are scaled by another power of 2
+LIMIT = 1e-4  # against the oracle rounded at the same store points
 BFP16_LIMIT = 6e-2
 
 
@@ -92,7 +92,7 @@ def test_huge_scores_do_not_overflow() -> None:
     kernel = Compiled(stage_for(64, 1, 1, 64))
     q, k, v = operands(1, 64, 1, 64, scale=300.0)
     y = run(kernel, q, k, v, [(7, 0)])[56:]
-    assert relative_error(y, reference(q, k, v)[56:]) < 1e-2
+    assert relative_error(y, reference(q, k, v)[56:]) < 1e-3
 
 
 def test_a_slot_that_saw_no_key_is_zero_and_not_nan() -> None:
@@ -113,7 +113,7 @@ def test_positive_values_leave_no_bias() -> None:
 def test_bfp16_mode_is_another_datapath_within_its_tolerance() -> None:
     kernel = Compiled(stage_for(64, 3, 3, 64, mode="bfp16"))
     q, k, v = operands(3, 64, 3, 64)
-    assert 4 * LIMIT < relative_error(run(kernel, q, k, v), reference(q, k, v)) < BFP16_LIMIT
+    assert 100 * LIMIT < relative_error(run(kernel, q, k, v), reference(q, k, v)) < BFP16_LIMIT
 
 
 @pytest.mark.parametrize(("dim", "key_block", "mode"), [(64, 32, "bf16"), (96, 64, "bf16"), (64, 32, "bfp16")])
@@ -192,7 +192,7 @@ def test_planted_faults_are_seen(fault: str) -> None:
         assert "block_macs" in str(skipped)
         faulty = float("inf")
     assert error(Compiled(stage)) < LIMIT
-    assert faulty > 1.9 * error(Compiled(stage))
+    assert faulty > 2 * LIMIT
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from kernels.rounding import round_bf16
 from refusal import Refusal
 from tests.kernels.compiled import Compiled, Memory, bias, multiply_adds, placed, random, relative_error
 
-FLOOR_LIMIT = 4e-4
-SWIGLU_LIMIT = 3e-3  # the hardware's exp2 gives bf16
+LIMIT = 1e-4  # against the oracle rounded at the same store points: ties, and the order of fp32 sums
 
 
 def rows_of(kernel: Compiled, w: Memory, x: Memory) -> np.ndarray:
@@ -34,7 +33,7 @@ def test_rows_against_the_oracle(dim: int, rows: int, out_rows: int) -> None:
     for seed in range(3):
         rng = np.random.default_rng(seed)
         w, x = random(rng, out_rows, dim), random(rng, dim)
-        assert relative_error(rows_of(kernel, w, x), round_bf16(gemv(w.f64, x.f64))) < FLOOR_LIMIT
+        assert relative_error(rows_of(kernel, w, x), round_bf16(gemv(w.f64, x.f64))) < LIMIT
 
 
 @pytest.mark.parametrize(("rows", "out_rows"), [(2, 6), (8, 16), (24, 24)])
@@ -65,7 +64,7 @@ def test_residual_is_added_before_the_one_rounding(rows: int) -> None:
     for first in range(0, out_rows, rows):
         kernel("gemv_add_rows", placed(w.values[first : first + rows]), header, y, first, dim + core * out_rows)
     residual = header.f64[dim + core * out_rows :][:out_rows]
-    assert relative_error(y.f64, gemv_add(w.f64, header.f64[:dim], residual, round_bf16)) < FLOOR_LIMIT
+    assert relative_error(y.f64, gemv_add(w.f64, header.f64[:dim], residual, round_bf16)) < LIMIT
 
 
 def swiglu(kernel: Compiled, gate: Memory, up: Memory, x: Memory) -> np.ndarray:
@@ -84,7 +83,7 @@ def test_swiglu_over_small_and_saturated_gates(rows: int, scale: float) -> None:
     rng = np.random.default_rng(2)
     gate, up, x = random(rng, 2 * rows, 64, scale=scale), random(rng, 2 * rows, 64), random(rng, 64)
     reference = gemv_swiglu(gate.f64, up.f64, x.f64, round_bf16)
-    assert relative_error(swiglu(kernel, gate, up, x), reference) < SWIGLU_LIMIT
+    assert relative_error(swiglu(kernel, gate, up, x), reference) < LIMIT
 
 
 @pytest.mark.parametrize(("dim", "valid"), [(64, 64), (96, 70), (128, 40)])
@@ -95,7 +94,7 @@ def test_normalise_ignores_padding(dim: int, valid: int) -> None:
     header.values[valid:dim] = header.values[dim + valid :] = np.nan
     xn = kernel.out("gemv_normalise", 1)
     kernel("gemv_normalise", header, xn)
-    assert relative_error(xn.f64, rmsnorm(header.f64[:dim], header.f64[dim:], valid, 1e-5, round_bf16)) < FLOOR_LIMIT
+    assert relative_error(xn.f64, rmsnorm(header.f64[:dim], header.f64[dim:], valid, 1e-5, round_bf16)) < LIMIT
     assert (xn.f64[valid:] == 0).all()
 
 
@@ -142,10 +141,10 @@ def test_planted_faults_are_seen(fault: str) -> None:
         kernel("gemv_normalise", header, xn)
         normal = relative_error(xn.f64, rmsnorm(header.f64[:320], header.f64[320:], 300, 1e-5, round_bf16))
         product = relative_error(swiglu(kernel, gate, up, xn), gemv_swiglu(gate.f64, up.f64, xn.f64, round_bf16))
-        return max(normal / FLOOR_LIMIT, product / SWIGLU_LIMIT)
+        return max(normal, product)
 
-    assert error(Compiled(stage)) < 1
-    assert error(Compiled(stage, FAULTS[fault])) > 2
+    assert error(Compiled(stage)) < LIMIT
+    assert error(Compiled(stage, FAULTS[fault])) > 2 * LIMIT
 
 
 def test_sums_are_kept_in_fp32() -> None:

@@ -12,7 +12,7 @@ from kernels.rounding import round_bf16
 from refusal import Refusal
 from tests.kernels.compiled import Compiled, Memory, bias, multiply_adds, placed, random, relative_error
 
-FLOOR_LIMIT = 3e-4
+FLOOR_LIMIT = 1e-4
 EPSILON = 1e-5
 
 

@@ -8,6 +8,7 @@ arena goes through `_write`, which counts its bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -32,11 +33,12 @@ Progress = Callable[[str], None]
 def legality_of(cache: Path) -> Callable[[OpDesign], bool]:
     """A predicate for the planner: whether the legality check has nothing against a design."""
 
-    def legal(design: OpDesign) -> bool:
-        program = load_program(single_design_artifact(design).text, cache=cache)
-        return is_legal(program)
+    return lambda design: _legal(design, cache)
 
-    return legal
+
+@lru_cache(maxsize=1024)
+def _legal(design: OpDesign, cache: Path) -> bool:
+    return is_legal(load_program(single_design_artifact(design).text, cache=cache))
 
 
 class ModelSession:

@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 import ml_dtypes
@@ -84,6 +85,7 @@ def operand(design: OpDesign, name: str) -> Operand:
     raise KeyError(f"{design.name} has no operand {name!r}; it has {[o.name for o in design.operands]}")
 
 
+@lru_cache(maxsize=256)
 def single_design_artifact(design: OpDesign, target: str = "npu2") -> Artifact:
     """The artifact of one design alone, for phase 1 and for `run`: the host runs its sequence `run` directly."""
     module = ModuleBuilder()

@@ -19,11 +19,11 @@ from xdsl.dialects.func import FuncOp
 from npu.mlir.aie import DeviceOp
 from npu.mlir.read_device import DeviceReader
 from npu.mlir.text import parse_module
-from npu.program import Program, Run
+from npu.program import DeviceProgram, Program, Run
 from refusal import Refusal
 
 # Part of every cache key. Raise it whenever the same text would give another Program.
-VERSION = 1
+VERSION = 2
 
 
 def load_program(text: str, *, cache: Path | None = None) -> Program:
@@ -42,14 +42,59 @@ def load_program(text: str, *, cache: Path | None = None) -> Program:
         program = _read(kept, digest)
         if program is not None:
             return program
-    program = _lower(text, digest)
+    pieces = split_devices(text)
+    if len(pieces) > 1:
+        # A deployment's module repeats the designs of others: each device is parsed once, by its own text.
+        program = Program(tuple(_device(piece, cache) for piece in pieces), digest)
+        _check_names(program)
+        _check_runs(program)
+    else:
+        program = _lower(text, digest)
+        _check_runs(program)
     if kept is not None:
         _write(kept, program)
     return program
 
 
-def _lower(text: str, digest: str) -> Program:
-    parsed = parse_module(text)
+def split_devices(text: str) -> list[str]:
+    """The devices of a module printed by `print_module`, each as its lines; [] for text of any other shape."""
+    lines = text.rstrip("\n").split("\n")
+    if lines[0] != "builtin.module {" or lines[-1] != "}":
+        return []
+    pieces: list[str] = []
+    first = 1
+    for number, line in enumerate(lines[1:-1], start=1):
+        if number == first and not line.startswith("  aie.device("):
+            return []
+        if line == "  }":
+            pieces.append("\n".join(lines[first : number + 1]))
+            first = number + 1
+    return pieces if first == len(lines) - 1 else []
+
+
+def _device(piece: str, cache: Path | None) -> DeviceProgram:
+    """One device of a module; lines in its messages count from the device's own first line."""
+    text = f"builtin.module {{\n{piece}\n}}\n"
+    digest = sha256(text.encode()).hexdigest()
+    kept = cache / f"{digest}.v{VERSION}.device" if cache is not None else None
+    program = _read(kept, digest) if kept is not None else None
+    if program is None:
+        name = piece.split("@", 1)[1].split(" ", 1)[0] if "@" in piece.split("\n", 1)[0] else "device"
+        program = _lower(text, digest, file=f"@{name}")
+        if kept is not None:
+            _write(kept, program)
+    return program.devices[0]
+
+
+def _check_names(program: Program) -> None:
+    names = [device.name for device in program.devices]
+    for name in names:
+        if names.count(name) > 1:
+            raise Refusal(f"device @{name} twice", expected="one per symbol", where="module")
+
+
+def _lower(text: str, digest: str, file: str = "module") -> Program:
+    parsed = parse_module(text, file=file)
     devices, outer = [], []
     for op in parsed.module.body.block.ops:
         if isinstance(op, DeviceOp):
@@ -64,9 +109,7 @@ def _lower(text: str, digest: str) -> Program:
     for op in devices:
         if names.count(op.sym_name.data) > 1:
             raise Refusal(f"device @{op.sym_name.data} twice", expected="one per symbol", where=parsed.where(op))
-    program = Program(tuple(DeviceReader(parsed, op, outer).read() for op in devices), digest)
-    _check_runs(program)
-    return program
+    return Program(tuple(DeviceReader(parsed, op, outer).read() for op in devices), digest)
 
 
 def _check_runs(program: Program) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from npu.mlir.build import ModuleBuilder
-from npu.mlir.load import load_program
+from npu.mlir.load import load_program, split_devices
 from npu.program import (
     Acquire,
     ArgumentSlice,
@@ -306,7 +306,7 @@ def test_the_builder_refuses_what_cannot_be_meant():
 
 def test_a_program_is_kept_under_its_text(text, tmp_path):
     first = load_program(text, cache=tmp_path)
-    (kept,) = tmp_path.iterdir()
+    (kept,) = tmp_path.glob("*.program")
     assert kept.name.startswith(first.text_sha256)
     assert load_program(text, cache=tmp_path) == first
     assert load_program(text, cache=tmp_path).device("gemm") == first.device("gemm")
@@ -314,9 +314,26 @@ def test_a_program_is_kept_under_its_text(text, tmp_path):
 
 def test_a_torn_file_in_the_cache_is_made_anew(text, tmp_path):
     first = load_program(text, cache=tmp_path)
-    (kept,) = tmp_path.iterdir()
-    kept.write_bytes(kept.read_bytes()[:100])
+    for kept in tmp_path.iterdir():
+        kept.write_bytes(kept.read_bytes()[:100])
     assert load_program(text, cache=tmp_path) == first
+
+
+def test_a_device_is_read_alike_alone_and_among_others(text, tmp_path):
+    pieces = split_devices(text)
+    assert len(pieces) == len(load_program(text).devices) > 1
+    whole = load_program(text, cache=tmp_path)
+    for piece, device in zip(pieces, whole.devices, strict=True):
+        if "aiex.run" not in piece:
+            (alone,) = load_program(f"builtin.module {{\n{piece}\n}}\n").devices
+            assert replace(alone, sequences=(), dmas=()) == replace(device, sequences=(), dmas=())
+    assert len(list(tmp_path.glob("*.device"))) == len(pieces)
+
+
+def test_a_device_that_stands_twice_is_refused(text):
+    pieces = split_devices(text)
+    with pytest.raises(Refusal, match="twice"):
+        load_program("\n".join(["builtin.module {", *pieces, pieces[0], "}"]) + "\n")
 
 
 LOWERING = (

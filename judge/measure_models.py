@@ -45,7 +45,7 @@ class Run:
     prompts: tuple[np.ndarray, ...]
 
 
-@dataclass
+@dataclass(eq=False)
 class Probe:
     """A model under measurement.
 

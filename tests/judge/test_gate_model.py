@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -36,6 +37,12 @@ class Deployment:
         return GreedyRun(name, tuple(int(i) for i in prompt), tuple(ids), np.stack(rows))
 
 
+@cache
+def oracle_logits(probe: Probe) -> tuple[np.ndarray, ...]:
+    """The oracle's logits of the texts, once for all tests."""
+    return tuple(probe.teacher(ids[:-1]) for ids in next(iter(probe.runs.values())).texts)
+
+
 class Measured:
     """What phase 3 collects from a deployment, to be judged as it is or with one part replaced."""
 
@@ -43,8 +50,8 @@ class Measured:
         run = next(iter(probe.runs.values()))
         self.probe, self.policy = probe, policy
         self.texts = [
-            TextRun(f"text {n}", deployment.decoder.logits(ids[:-1]), probe.teacher(ids[:-1]), ids[1:])
-            for n, ids in enumerate(run.texts)
+            TextRun(f"text {n}", deployment.decoder.logits(ids[:-1]), want, ids[1:])
+            for n, (ids, want) in enumerate(zip(run.texts, oracle_logits(probe), strict=True))
         ]
         pairs = zip(policy.limits.greedy_tokens, run.prompts, strict=True)
         self.greedy = [deployment.greedy(f"prompt {n}", prompt, count) for n, (count, prompt) in enumerate(pairs)]

@@ -16,7 +16,6 @@ from pipeline.texts import text_ids
 from reference.oracle.decoder import TapRecorder
 
 POSITIONS = 64
-DECODE_STEPS = 8
 
 
 def run(ctx: PhaseContext) -> Outcome:
@@ -32,8 +31,11 @@ def run(ctx: PhaseContext) -> Outcome:
 
 
 def judge_layer(ctx: PhaseContext, subject: Subject, layer: int, outcome: Outcome) -> None:
-    """Run one block on the device from the oracle's own input, and judge prefill and decode."""
-    ids = text_ids(subject, 1, POSITIONS + DECODE_STEPS)
+    """Run one block on the device from the oracle's own input, all positions by prefill and again one by one by decode.
+
+    Decode starts from an empty cache and fills it itself, so its gate sees decode's error alone.
+    """
+    ids = text_ids(subject, 1, POSITIONS)
     want = oracle_taps(subject, layer, ids)
     choices = replace(
         subject.choices,
@@ -44,23 +46,13 @@ def judge_layer(ctx: PhaseContext, subject: Subject, layer: int, outcome: Outcom
         score_bucket=None,
     )
     session = subject.session(choices)
-    name = subject.thresholds
-    prefill = device_prefill(session, layer, want["input"][:POSITIONS])
-    taps = {tap: values[:POSITIONS] for tap, values in want.items()}
-    outcome.add(
-        f"{subject.name} layer {layer} prefill",
-        judge_block(name, choices.prefill_mode, prefill, taps, ctx.policy),
-        subject,
-    )
-    decode = device_decode(session, layer, want["input"][POSITIONS:])
-    combined = {tap: np.concatenate([taps_of(prefill, want, tap), decode[tap]]) for tap in decode}
-    outcome.add(f"{subject.name} layer {layer} decode", judge_block(name, "bf16", combined, want, ctx.policy), subject)
-    outcome.inputs[f"artifact {subject.name} layer {layer}"] = session.artifact.key
-
-
-def taps_of(prefill: dict[str, np.ndarray], want: dict[str, np.ndarray], tap: str) -> np.ndarray:
-    """The rows before the decoded ones: the oracle's, so that the decode gate sees decode's error alone."""
-    return want[tap][: len(prefill[tap])]
+    label = f"{subject.name} layer {layer}"
+    for path, precision, run_block in (
+        ("prefill", choices.prefill_mode, device_prefill), ("decode", "bf16", device_decode)
+    ):  # fmt: skip
+        got = run_block(session, layer, want["input"])
+        outcome.add(f"{label} {path}", judge_block(subject.thresholds, precision, got, want, ctx.policy), subject)
+    outcome.inputs[f"artifact {label}"] = session.artifact.key
 
 
 def oracle_taps(subject: Subject, layer: int, ids: list[int]) -> dict[str, np.ndarray]:
@@ -69,7 +61,6 @@ def oracle_taps(subject: Subject, layer: int, ids: list[int]) -> dict[str, np.nd
     recorder = TapRecorder(*(f"layers.{layer}.{name}" for name in names))
     subject.decoder.prefill(ids, cache=subject.decoder.new_cache(), tap=recorder, layers=layer + 1)
     taps = {name: recorder[f"layers.{layer}.{name}"] for name in names}
-    # The device starts from bf16 rows: so does what it is compared with.
     taps["attn.out"] = taps["attn.out"].reshape(len(ids), subject.config.num_attention_heads, -1)
     return taps
 
@@ -103,8 +94,9 @@ def _taps(session: ModelSession, rows: np.ndarray, attention: np.ndarray, after:
 
 
 def device_decode(session: ModelSession, layer: int, hidden: np.ndarray) -> dict[str, np.ndarray]:
-    """Decode given rows one after another after the prefill, and read the taps of each."""
+    """Decode given rows one after another from an empty cache, and read the taps of each."""
     w = session.plan.widths
+    session.reset()
     steps = []
     for row in hidden:
         padded = np.zeros((1, w.hidden), np.float32)

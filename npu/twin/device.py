@@ -344,7 +344,7 @@ class TwinDevice:
         """Load the text, compile its kernels (or find them), and make a session."""
         from npu.mlir.load import load_program
 
-        program = load_program(artifact.text)
+        program = load_program(artifact.text, cache=self.cache)
         libraries = {
             obj.name: KernelLibrary(
                 compile_kernel(obj.source, {k: v or None for k, v in obj.defines}, cache=self.cache / "kernels")

@@ -175,7 +175,7 @@ class _Writer:
         )
         first_key = col * KEY_GROUP + row * KEY_BLOCK
         kv = self.kv[col, row]
-        with d.core(tile, stack_size=2048, dynamic=True) as c, c.forever():
+        with d.core(tile, stack_size=stage.stack_bytes, dynamic=True) as c, c.forever():
             (header,) = c.acquire(self.header, "Consume", 1)
             c.call(f["decode_prepare"], header, queries, state)
             with (

@@ -168,7 +168,7 @@ class _Writer:
             d.buffer(tile, stage.buffers[name], name=f"{name}_c{col}r{row}x") for name in ("queries", "acc", "max_sum")
         )
         q, out = self.q[col, row], self.out[col, row]
-        with d.core(tile, stack_size=2048, dynamic=True) as c, c.forever(), c.loop(g.kv_heads) as kv_head:
+        with d.core(tile, stack_size=stage.stack_bytes, dynamic=True) as c, c.forever(), c.loop(g.kv_heads) as kv_head:
             # token_column, in the core: col for even KV heads, COLUMNS - 1 - col for odd ones
             odd = c.binary("rem", kv_head, 2)
             column = c.add(c.mul(odd, COLUMNS - 1 - 2 * col), col)

@@ -33,7 +33,7 @@ def demo(arguments: list[str]) -> End:
         return _demo(args)
     except KeyboardInterrupt:
         print("\ninterrupted; every finished phase is recorded")
-        return End(2, "make demo (goes on from the last finished phase)")
+        return End(2, "make demo  # goes on from the last finished phase")
 
 
 def _demo(args: argparse.Namespace) -> End:

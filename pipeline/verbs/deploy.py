@@ -14,6 +14,7 @@ from refusal import Refusal
 TWIN_LINE = (
     "no NPU is used: values are computed by the digital twin (provenance: twin); times are not measured on hardware"
 )
+ANSWER = "a human answers with: scripts/ask.py --name {name} --answer TEXT"
 
 
 def deploy(arguments: list[str]) -> End:
@@ -65,17 +66,19 @@ def standing(deployment: Deployment) -> End:
     """The exit code and next step of a deployment as it stands now."""
     state = deployment.state()
     if state.question is not None:
-        return End(3, f"answer the question: scripts/ask.py --name {deployment.name} --answer TEXT")
+        return End(3, ANSWER.format(name=deployment.name))
     if worker.running(deployment):
         return End(0, f"scripts/status.py {deployment.name} --wait {LIMIT_SECONDS}")
     code = worker.result(deployment)
     if code is None:
         report = worker.crash_report(deployment)
         print(f"the worker ended without a result{': ' + report if report else ''}")
-        return End(2, f"scripts/deploy.py --name {deployment.name} (goes on from the last recorded phase)")
+        return End(2, f"scripts/deploy.py --name {deployment.name}  # goes on from the last recorded phase")
     if code == 0 and pending(deployment):
         phase = pending(deployment)[0]
-        return End(0, f"scripts/deploy.py --name {deployment.name} --phase {phase} (skill {SKILLS[phase]})")
+        return End(0, f"scripts/deploy.py --name {deployment.name} --phase {phase}  # skill {SKILLS[phase]}")
+    if code == 2:
+        return End(2, f"scripts/deploy.py --name {deployment.name}  # once what was refused is corrected")
     return End(code, state.next or f"scripts/deploy.py --name {deployment.name}")
 
 
@@ -94,4 +97,4 @@ def _parser():
     return p
 
 
-__all__ = ["deploy", "introduce", "standing", "watch"]
+__all__ = ["ANSWER", "deploy", "introduce", "standing", "watch"]

@@ -11,7 +11,7 @@ from pipeline import documents, worker
 from pipeline.conduct import PHASES, pending
 from pipeline.deployment import Deployment, find
 from pipeline.verbs.console import LIMIT_SECONDS, End, parser
-from pipeline.verbs.deploy import introduce, standing, watch
+from pipeline.verbs.deploy import ANSWER, introduce, standing, watch
 from refusal import Refusal
 
 
@@ -26,7 +26,10 @@ def status(arguments: list[str]) -> End:
     chain = evidence.verify_chain(deployment.evidence)
     if not chain.intact:
         print(f"evidence is broken at record {chain.broken}: {chain.problem}")
-        return End(1, f"skill debug-wrong-values, or scripts/abandon.py {deployment.name}")
+        return End(
+            1,
+            f"a human decides: scripts/abandon.py {deployment.name} --reason TEXT ends it; the evidence proves nothing",
+        )
     passed, state = deployment.passed(), deployment.state()
     for phase, (title, _) in PHASES.items():
         mark = "passed" if phase in passed else state.phases.get(str(phase), "open")
@@ -82,12 +85,12 @@ def ask(arguments: list[str]) -> End:
             print("no open question")
             return End(0, f"scripts/status.py {deployment.name}")
         print(f"open question: {state.question}")
-        return End(3, f"scripts/ask.py --name {deployment.name} --answer TEXT")
+        return End(3, ANSWER.format(name=deployment.name))
     evidence.append(deployment.evidence, Entry(Kind.QUESTION, "human", {"question": args.question}))
     deployment.save(replace(state, question=args.question))
     documents.write(deployment)
     print(f"question recorded: {args.question}")
-    return End(3, f"a human answers with: scripts/ask.py --name {deployment.name} --answer TEXT")
+    return End(3, ANSWER.format(name=deployment.name))
 
 
 def abandon(arguments: list[str]) -> End:

@@ -202,7 +202,7 @@ def _next_line(text: str, around: Surroundings) -> str:
         return ""
     if text.startswith("skill "):
         return "" if text.removeprefix("skill ") in around.names else f"next: names no skill: {text}"
-    found = re.fullmatch(r"scripts/(\w+)\.py( .*?)?(?: \(skill ([a-z0-9-]+)\))?", text)
+    found = re.fullmatch(r"scripts/(\w+)\.py( .*?)?(?:  # skill ([a-z0-9-]+))?", text)
     if not found:
         return f"next: {text} is neither a verb nor a skill"
     if found[3] and found[3] not in around.names:

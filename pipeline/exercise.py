@@ -25,6 +25,9 @@ from npu.device import Device, Session
 from reference.oracle import ops
 
 ROUNDS = 3
+# What stands in columns beyond the true width where a kernel promises not to read them into a result. A deployment has
+# zeros there; a leak would show only where it does not.
+PADDING = 1e4
 UNWRITTEN = {"bf16": "bfloat16", "f32": "float32"}
 
 
@@ -97,14 +100,16 @@ def _gemm(g: GemmDesign, rng: np.random.Generator) -> Case:
 
 
 def _gemv(g: GemvDesign, rng: np.random.Generator) -> Case:
-    x, x32 = _draw(rng, g.K)
-    x[g.valid or g.K :] = 0
+    # Near epsilon where a norm is fused: a wrong epsilon shows there.
+    normed = g.kind in ("norm", "swiglu")
+    x, _ = _draw(rng, g.K, scale=2 * g.epsilon**0.5 if normed and g.epsilon else 1.0)
+    x[g.valid or g.K :] = PADDING
     x32 = x.astype(np.float32)
     pairs = [_draw(rng, g.N, g.K, scale=g.K**-0.5) for _ in range(g.matrices)]
     inputs = {"w": g.pack(*(w for w, _ in pairs)), "x": x}
-    if g.kind in ("norm", "swiglu"):
+    if normed:
         gamma = as_bf16(1 + 0.2 * rng.standard_normal(g.K))
-        gamma[g.valid :] = 0
+        gamma[g.valid :] = PADDING
         inputs["gamma"] = gamma
         valid = x32[None, : g.valid]
         x32 = np.zeros(g.K, np.float32)
@@ -124,9 +129,9 @@ def _rmsnorm(g: RmsNormDesign, rng: np.random.Generator) -> Case:
     # Rows of different size, the smallest near epsilon: a wrong epsilon shows there.
     scale = np.geomspace(2 * g.epsilon**0.5, 4.0, g.rows)[:, None]
     x = as_bf16(rng.standard_normal((g.rows, g.width)) * scale)
-    x[:, g.valid :] = 0
+    x[:, g.valid :] = PADDING
     gamma = as_bf16(1 + 0.2 * rng.standard_normal(g.width))
-    gamma[g.valid :] = 0
+    gamma[g.valid :] = PADDING
     want = np.zeros((g.rows, g.width), np.float32)
     valid = slice(0, g.valid)
     want[:, valid] = ops.rms_norm(x[:, valid].astype(np.float32), gamma[valid].astype(np.float32), g.epsilon)

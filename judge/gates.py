@@ -202,14 +202,26 @@ def gather_model(
     texts: Sequence[TextRun], greedy: Sequence[GreedyRun], repeat: RepeatRun, teacher: Teacher, limits: Limits
 ) -> Gathered:
     """Teacher-forced texts as "text/<metric>", greedy runs as "decode/<metric>"; A, B, A has failures only."""
+    found = gather_runs(texts, greedy, teacher, limits.text_positions, limits.greedy_tokens)
+    _judge_repeat(found, repeat)
+    return found
+
+
+def gather_runs(
+    texts: Sequence[TextRun],
+    greedy: Sequence[GreedyRun],
+    teacher: Teacher,
+    positions: tuple[int, ...],
+    tokens: tuple[int, ...],
+) -> Gathered:
+    """Texts and greedy runs, and whether they are as long as asked."""
     found = Gathered()
-    _enough(found, "texts", [len(run.next_ids) for run in texts], limits.text_positions)
-    _enough(found, "greedy runs", [len(run.ids) for run in greedy], limits.greedy_tokens)
+    _enough(found, "texts", [len(run.next_ids) for run in texts], positions)
+    _enough(found, "greedy runs", [len(run.ids) for run in greedy], tokens)
     for run in texts:
         found.add("text", run.name, compare_logits(run.got, run.want, run.next_ids))
     for run in greedy:
         found.add("decode", run.name, _judge_greedy(found, run, teacher))
-    _judge_repeat(found, repeat)
     return found
 
 

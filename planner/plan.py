@@ -39,6 +39,8 @@ class Choices:
     layers: tuple[int, ...] | None = None  # None: all; a subset is a partial deployment
     score_bucket: int | None = 512  # rows of the LM head over all positions; None leaves the entry out
     tiles: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # linear kind -> (m, k, n), overrides
+    gemv_rows: dict[str, int] = field(default_factory=dict)  # linear kind -> rows of a decode weight element, overrides
+    key_block: int = 32  # keys of a block in prefill attention
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,7 @@ class _Planner:
             return RopeDesign(rows, w.heads + w.kv_heads, w.kv_heads + w.pad_heads, w.head_dim)
         if call.kind is Kind.ATTENTION:
             return PrefillAttentionDesign(
-                rows, w.heads, w.kv_heads, w.head_dim, w.pad_heads, mode=self.choices.attention_mode
+                rows, w.heads, w.kv_heads, w.head_dim, w.pad_heads, self.choices.key_block, self.choices.attention_mode
             )
         if call.kind is Kind.SILU_MUL:
             return SiluMulDesign(rows, w.intermediate)
@@ -267,7 +269,7 @@ class _Planner:
     ) -> tuple[Slice, Dispatch]:
         w = self.widths
         outputs = {"qkv": w.qkv, "o_proj": w.hidden, "gate_up": w.intermediate, "down": w.hidden}[kind]
-        design = self._gemv_design(outputs, x.elements, fused)
+        design = self._gemv_design(kind, outputs, x.elements, fused)
         weight = self._weight(f"{prefix}.{kind}", "gemv", design.matrices * design.N * design.K, design)
         extra = ()
         if norm:
@@ -281,8 +283,8 @@ class _Planner:
         }[kind]  # fmt: skip
         return y, Dispatch(design, (weight, x, *extra, y), tuple(f"{prefix}.{name}" for name in covers))
 
-    def _gemv_design(self, outputs: int, inputs: int, kind: str, out: str = "bf16") -> GemvDesign:
-        rows = rows_for(outputs, inputs, matrices=2 if kind == "swiglu" else 1)
+    def _gemv_design(self, linear: str, outputs: int, inputs: int, kind: str, out: str = "bf16") -> GemvDesign:
+        rows = self.choices.gemv_rows.get(linear) or rows_for(outputs, inputs, matrices=2 if kind == "swiglu" else 1)
         if not rows:
             raise Refusal(
                 f"GEMV of {inputs} inputs", expected="two rows of weights within a 16 KiB bank", where=f"GEMV {kind}",
@@ -294,7 +296,7 @@ class _Planner:
 
     def _decode_head(self, source: Slice, values: dict[str, Slice]) -> Dispatch:
         w = self.widths
-        design = self._gemv_design(w.vocab, w.hidden, "norm", out="f32")
+        design = self._gemv_design("lm_head", w.vocab, w.hidden, "norm", out="f32")
         weight = self._weight("lm_head", "gemv", design.N * design.K, design)
         gamma = self._weight("final_norm", "vector", w.hidden)
         values["logits"] = self.arenas.take("output", w.vocab)

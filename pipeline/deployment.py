@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -100,11 +100,10 @@ class Deployment:
         folder = root / description.name
         path = folder / "deployment.json"
         before = read_json(path)
-        wanted = msgspec.to_builtins(description)
         if before is None:
-            write_json(path, wanted)
-        elif before != wanted:
-            differing = sorted(key for key in wanted if before.get(key) != wanted[key])
+            write_json(path, msgspec.to_builtins(description))
+        elif (there := msgspec.convert(before, Description)) != description:
+            differing = [f.name for f in fields(Description) if getattr(there, f.name) != getattr(description, f.name)]
             raise Refusal(
                 f"deployment {description.name!r} exists with another {', '.join(differing)}",
                 expected="the same model, device and choices", where=str(folder),

@@ -15,7 +15,7 @@ provenance is "model". How far it is from published timings is computed by `npu.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from npu import cost_rates as rates
@@ -265,35 +265,51 @@ def predict_flow(design: str, flow: Flow, *, launch: Rate | None = None) -> Pred
 
 
 def predict_entry(
-    program: Program, entry_device: str, entry: str, work: Mapping[str, Work], *, launch: Rate = rates.DEPLOYED_DISPATCH
+    program: Program,
+    entry_device: str,
+    entry: str,
+    work: Mapping[str, Work | DesignTotals],
+    *,
+    launch: Rate = rates.DEPLOYED_DISPATCH,
 ) -> EntryPrediction:
     """Predicted time of an entry sequence that configures and runs designs.
 
     Args:
-        work: design name -> what the twin counted for one dispatch.
+        work: design name -> what the twin counted (mean or one dispatch).
 
     Raises:
         Refusal: a design of the entry was never run on the twin, so nothing is known of it.
     """
+    runs = list(_runs(program.device(entry_device).sequence(entry)))
+    devices = {run.device: program.device(run.device) for run in runs}
+    flows = {
+        run.device: flow_of(devices[run.device], devices[run.device].sequence(run.sequence), work[run.device])
+        for run in runs
+        if run.device in work
+    }
+    return predict_runs(entry, [(run.device, run.reconfigure) for run in runs], devices, flows, launch=launch)
+
+
+def predict_runs(
+    entry: str,
+    runs: Iterable[tuple[str, bool]],
+    devices: Mapping[str, DeviceProgram],
+    flows: Mapping[str, Flow],
+    *,
+    launch: Rate = rates.DEPLOYED_DISPATCH,
+) -> EntryPrediction:
+    """Predicted time of runs in order: (design, whether it is configured anew). A design that comes first is always loaded."""
     parts: dict[str, tuple[int, int, Prediction]] = {}
     before = ""
-    for run in _runs(program.device(entry_device).sequence(entry)):
-        count, switches, part = parts.get(run.device, (0, 0, None))
-        if part is None:
-            part = _part(program, run, work)
-        switched = run.device != before or run.reconfigure
-        parts[run.device] = (count + 1, switches + switched, part)
-        before = run.device
-    switch = {name: switch_term(program.device(name)) for name in parts}
+    for design, configured in runs:
+        if design not in flows:
+            raise Refusal(f"no counts of @{design}", expected="one dispatch on the twin", where="cost model",
+                          next_step="run the design on the twin first (scripts/run.py)")  # fmt: skip
+        count, switches, part = parts.get(design) or (0, 0, predict_flow(design, flows[design]))
+        parts[design] = (count + 1, switches + (configured or design != before), part)
+        before = design
+    switch = {name: switch_term(devices[name]) for name in parts}
     return EntryPrediction(entry, Term("launch", launch.value, 1, "launch", launch), parts, switch)
-
-
-def _part(program: Program, run: Run, work: Mapping[str, Work]) -> Prediction:
-    if run.device not in work:
-        raise Refusal(f"no counts of @{run.device}", expected="one dispatch on the twin", where="cost model",
-                      next_step="run the design on the twin first (scripts/run.py)")  # fmt: skip
-    device = program.device(run.device)
-    return predict_dispatch(device, device.sequence(run.sequence), work[run.device])
 
 
 def _runs(sequence: Sequence) -> Iterator[Run]:

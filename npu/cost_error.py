@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far the cost model is from published timings, computed from npu/data/npu2_points.json and from nothing else.
 
-Each point is a timing that others published for an operator and a shape which our designs express, and the Flow of our
+Each point is the fastest timing that others published for an operator at a shape which our designs express, and the Flow of our
 own design at that shape (`python -m pipeline.cost_points` wrote both). The designs are not theirs: tiles, core counts and
 kernels differ, and so does the machine. So the error is one of the model and of the difference between designs together.
 """

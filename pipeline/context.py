@@ -70,10 +70,22 @@ class Subject:
             )
         return self._sessions[key]
 
+    def with_choices(self, choices: Choices) -> Subject:
+        """The same model under other choices: weights and oracle are shared, sessions are not."""
+        other = replace(self, choices=choices, _sessions={})
+        other.__dict__["decoder"] = self.decoder
+        return other
+
     def logits(self, ids: list[int]) -> np.ndarray:
         """Oracle logits [n, vocab] in FP32 from an empty cache."""
         cache = self.decoder.new_cache(len(ids))
         return self.decoder.prefill(ids, cache=cache, layers=self.choices.layers and self.layers)
+
+
+def fixture_choices(choices: Choices) -> Choices:
+    """The fixture's choices beside a model's: the same modes, its own buckets, and no tiles of another shape."""
+    return replace(choices, layers=None, context=1024, prefill_buckets=(64, 512), decode_buckets=(256, 1024),
+                   tiles={}, gemv_rows={})  # fmt: skip
 
 
 @dataclass
@@ -94,16 +106,22 @@ class PhaseContext:
     def model(self) -> Subject:
         """The deployed model."""
         config = load_config(Path(self.description.model_dir), self.description.accepted_keys)
-        return self._subject("model", self.description.synthetic, config, self.description.choices)
+        return self._subject("model", self.description.synthetic, config, self.deployment.choices())
 
     @cached_property
     def fixture(self) -> Subject:
         """The pack's own fixture model, which every deployment also runs: synthetic weights."""
         folder = self.cache / "fixture"
         write_fixture(folder)
-        choices = replace(self.description.choices, layers=None, context=1024, prefill_buckets=(64, 512),
-                          decode_buckets=(256, 1024))  # fmt: skip
-        return self._subject("fixture", True, load_config(folder), choices)
+        return self._subject("fixture", True, load_config(folder), fixture_choices(self.deployment.choices()))
+
+    def take_choices(self) -> None:
+        """Go on with the choices that the deployment has accepted by now."""
+        choices = self.deployment.choices()
+        for name, wanted in (("model", choices), ("fixture", fixture_choices(choices))):
+            subject = self.__dict__.get(name)
+            if subject is not None and subject.choices != wanted:
+                self.__dict__[name] = subject.with_choices(wanted)
 
     def _subject(self, name: str, synthetic: bool, config: ModelConfig, choices: Choices) -> Subject:
         return Subject(name, synthetic, config, open_weights(config), choices, self.device, self.cache, self.progress)

@@ -5,6 +5,7 @@
     state.json        phase -> status, and the worker's last word
     evidence.jsonl    the chain of records; a phase is passed only if its gate record says so
     UNDER_WAY         the marker: from `deploy` until phase 6 passed or `abandon`; names process, time, pack hash
+    choices.json      the plan's choices that phases 4 and 5 accepted; its SHA-256 stands in their gate record
     plan.md issues.md perf_opt_traj.md    written from the evidence
 
 Everything but the chain can be made again from it.
@@ -27,6 +28,7 @@ from refusal import Refusal
 
 ROOT = Path("deployments")
 MARKER = "UNDER_WAY"
+OPTIMISATION = (4, 5)  # the phases whose records may hold other choices than the description
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,41 @@ class Deployment:
             if record.entry.kind == evidence.Kind.GATE and record.entry.subject.startswith("phase-"):
                 last[int(record.entry.subject.removeprefix("phase-"))] = record
         return {phase: record for phase, record in last.items() if record.entry.body.get("passed") is True}
+
+    def choices(self) -> Choices:
+        """The choices that hold: those of the last optimisation phase that passed, else what `deploy` described.
+
+        choices.json is written here from the record, so that it can be read; the record is what counts.
+
+        Raises:
+            Refusal: choices.json is not what any record accepted.
+        """
+        accepted = sorted(
+            (record for phase, record in self.passed().items() if phase in OPTIMISATION), key=lambda r: r.sequence
+        )
+        if not accepted:
+            return self.description.choices
+        last = accepted[-1].entry
+        raw, wanted = last.body["data"]["choices"], last.inputs["choices"]
+        path = self.folder / "choices.json"
+        found = evidence.file_digest(path) if path.exists() else ""
+        if evidence.digest(raw) != wanted or (found and found not in self._known_choices()):
+            raise Refusal(
+                f"choices {(found or evidence.digest(raw))[:12]}", expected=f"{wanted[:12]}, as {last.subject} accepted them",
+                where=str(path), next_step=f"remove the file: it is written anew from {self.evidence.name}",
+            )  # fmt: skip
+        if found != wanted:
+            write_whole(path, evidence.canonical(raw))
+        return msgspec.convert(raw, Choices)
+
+    def _known_choices(self) -> set[str]:
+        """The hashes of all choices that any record names: a kill may leave the file one record behind."""
+        return {record.entry.inputs.get("choices", "") for record in evidence.records(self.evidence)}
+
+    def whole_model(self) -> evidence.Record | None:
+        """The last passed record whose gate was the whole model under the choices of its time; None before phase 3."""
+        judged = [record for record in self.passed().values() if "greedy" in record.entry.body.get("data", {})]
+        return max(judged, key=lambda record: record.sequence, default=None)
 
     def end_marker(self) -> None:
         """The deployment is no longer under way."""

@@ -47,9 +47,11 @@ def gate_of(design: OpDesign) -> str:
         return "lm_head" if design.out == "f32" else f"gemm_{design.mode}"
     if isinstance(design, GemvDesign):
         return "gemv" if design.kind == "plain" else f"gemv_{design.kind}"
+    if isinstance(design, PrefillAttentionDesign):
+        return "attention_prefill" if design.mode == "bf16" else f"attention_prefill_{design.mode}"
     names = {
         RmsNormDesign: "rmsnorm", RopeDesign: "rope", SiluMulDesign: "silu_mul", AddDesign: "add",
-        PrefillAttentionDesign: "attention_prefill", DecodeAttentionDesign: "attention_decode",
+        DecodeAttentionDesign: "attention_decode",
     }  # fmt: skip
     return names[type(design)]
 

@@ -32,13 +32,13 @@ class Runner:
     def open(
         deployment: Deployment, device: Device, cache: Path, progress: Callable[[str], None] = lambda line: None
     ) -> Runner:
-        """Load a deployment's model with its choices."""
+        """Load a deployment's model with the choices it has accepted."""
         description = deployment.description
         directory = Path(description.model_dir)
         config = load_config(directory, description.accepted_keys)
         tokenizer = load_tokenizer(config) if (directory / "tokenizer.json").exists() else None
         session = ModelSession(
-            config, open_weights(config), device, description.choices, cache=cache, progress=progress
+            config, open_weights(config), device, deployment.choices(), cache=cache, progress=progress
         )
         return Runner(session, tokenizer)
 

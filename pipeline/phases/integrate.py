@@ -14,8 +14,8 @@ TOKENS = 32
 
 
 def run(ctx: PhaseContext) -> Outcome:
-    """Judge the runner against the tokens that phase 3 recorded."""
-    record = ctx.deployment.passed().get(3)
+    """Judge the runner against the tokens that the last gate of the whole model recorded: phase 3's, or of the accepted plan."""
+    record = ctx.deployment.whole_model()
     if record is None:
         raise Refusal(
             "phase 3 has not passed",

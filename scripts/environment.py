@@ -17,6 +17,7 @@ PACK = Path(__file__).resolve().parent.parent
 NEED_PYTHON = (3, 11)
 NEED_BYTES = 500 << 20
 STAMP = "llm-to-npu-dependencies"
+ZIG_VARIABLE = "LLM_TO_NPU_ZIG"
 
 
 def enter() -> None:
@@ -41,6 +42,24 @@ def location() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))) / "llm-to-npu" / "venv"
 
 
+def has_compiler() -> bool:
+    """Whether the system has a C++ compiler of its own."""
+    return any(shutil.which(name) for name in ("g++", "clang++"))
+
+
+def wants_zig() -> bool:
+    """Whether the user agreed to ziglang as the compiler: by the variable, or by a yes when asked at a terminal."""
+    if os.environ.get(ZIG_VARIABLE) == "1":
+        return True
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    print("no C++ compiler was found. Use ziglang from PyPI (101 MB, 411 MB installed)? [y/N] ", end="", file=sys.stderr)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        return False
+    os.environ[ZIG_VARIABLE] = "1"
+    return True
+
+
 def missing(folder: Path) -> list:
     """What stands in the way, each with what to do: all of it, not only the first."""
     found = []
@@ -57,8 +76,11 @@ def missing(folder: Path) -> list:
         import venv  # noqa: F401
     except ImportError:
         found.append("the venv module: apt-get install python3-venv")
-    if not any(shutil.which(name) for name in ("g++", "clang++")):
-        found.append("a C++20 compiler: apt-get install g++ (or pip install ziglang, 101 MB, 411 MB installed)")
+    if not has_compiler() and not wants_zig():
+        found.append(
+            f"a C++20 compiler: apt-get install g++; or run again with {ZIG_VARIABLE}=1 to use ziglang from PyPI "
+            "(101 MB to download, 411 MB installed, about three minutes at its first use)"
+        )
     place = folder
     while not place.exists():
         place = place.parent
@@ -77,7 +99,7 @@ def dependencies() -> list:
 
 def make_test() -> None:
     """Add what the tests need (torch and transformers among it) to the environment."""
-    import tomllib  # noqa: PLC0415
+    import tomllib
 
     wanted_packages = tomllib.loads((PACK / "pyproject.toml").read_text())["project"]["optional-dependencies"]["test"]
     python = location() / "bin" / "python"

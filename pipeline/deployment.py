@@ -33,7 +33,10 @@ OPTIMISATION = (4, 5)  # the phases whose records may hold other choices than th
 
 @dataclass(frozen=True)
 class Description:
-    """What `deploy` was asked for. Paths are absolute; `inputs` are SHA-256 of config and weight files."""
+    """What `deploy` was asked for. Paths are absolute; `inputs` are SHA-256 of config and weight files.
+
+    hub_id, revision: the Hub's name of the model and the pinned commit, "" for a directory that no snapshot is.
+    """
 
     name: str
     model_dir: str
@@ -43,6 +46,8 @@ class Description:
     synthetic: bool
     provenance: str
     accepted_keys: tuple[str, ...] = ()
+    hub_id: str = ""
+    revision: str = ""
 
     @property
     def partial(self) -> bool:

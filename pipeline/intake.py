@@ -12,6 +12,7 @@ from pathlib import Path
 from judge.evidence import file_digest
 from pipeline.deployment import Description, slug
 from pipeline.files import read_json
+from pipeline.model_source import resolve
 from planner.graph import require_supported
 from planner.plan import Choices
 from planner.widths import Widths
@@ -22,30 +23,6 @@ from refusal import Refusal
 
 DISK_BYTES_PER_PARAMETER = 0.5  # programs, kernels and schedules, measured on the demo model; weights are not copied
 FLOOR_BYTES = 300 << 20
-
-
-def model_directory(argument: str) -> Path:
-    """The model directory that an argument names: relative, with `~`, with spaces, or behind links.
-
-    Raises:
-        Refusal: no such directory, or one that holds something else than safetensors with a config.
-    """
-    path = Path(argument).expanduser()
-    if not path.is_dir():
-        raise Refusal(
-            f"no directory {argument!r}", expected="a Hugging Face model directory (config.json and *.safetensors)",
-            where="MODEL", next_step="download the model first (hub ids are not resolved by this version)",
-        )  # fmt: skip
-    path = path.resolve()
-    if (path / "adapter_config.json").exists():
-        raise Refusal(f"{path.name} is a LoRA adapter", expected="a whole model", where="MODEL",
-                      next_step="merge the adapter into its base model first (peft: merge_and_unload)")  # fmt: skip
-    if not list(path.glob("*.safetensors")):
-        for pattern, what in (("*.gguf", "GGUF"), ("*.bin", "PyTorch .bin")):
-            if list(path.glob(pattern)):
-                raise Refusal(f"{path.name} holds {what} weights only", expected="*.safetensors", where="MODEL",
-                              next_step="convert them to safetensors first (transformers: save_pretrained)")  # fmt: skip
-    return path
 
 
 def choices_for(config: ModelConfig, *, layers: int | None, context: int | None) -> Choices:
@@ -73,13 +50,19 @@ def describe(
     layers: int | None = None,
     context: int | None = None,
     accept_keys: Iterable[str] = (),
+    download: bool = True,
 ) -> Description:
-    """Check a model and say what would be deployed. Reads headers and config, hashes the files, changes nothing.
+    """Check a model and say what would be deployed. Reads headers and config, hashes the files, changes nothing else.
+
+    Args:
+        argument: a directory or a hub id. download: fetch a hub id that the local cache lacks.
 
     Raises:
         Refusal: whatever is wrong with the model, or not covered by the kernels.
+        pipeline.hub_download.Downloading: the model is still being fetched.
     """
-    directory = model_directory(argument)
+    source = resolve(argument, download=download)
+    directory = source.directory
     config = load_config(directory, tuple(accept_keys))
     require_supported(config)
     weights = open_weights(config)
@@ -88,7 +71,7 @@ def describe(
     chosen = choices_for(config, layers=layers, context=context)
     _require_disk(config)
     return Description(
-        name=slug(name or directory.name),
+        name=slug(name or source.name),
         model_dir=str(directory),
         device=device,
         choices=chosen,
@@ -96,6 +79,8 @@ def describe(
         synthetic=described == "synthetic",
         provenance=described,
         accepted_keys=tuple(accept_keys),
+        hub_id=source.hub_id,
+        revision=source.commit,
     )
 
 

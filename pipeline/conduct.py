@@ -9,13 +9,14 @@ from dataclasses import replace
 from types import ModuleType
 
 from judge import evidence
-from judge.diagnosis import Symptoms, diagnose
+from judge.diagnosis import Diagnosis, Symptoms, diagnose
 from judge.evidence import Entry, Kind, WallTime
+from judge.verdict import Verdict
 from npu.device import DeviceFault
 from pipeline import documents
 from pipeline.context import PhaseContext
 from pipeline.deployment import Deployment, State
-from pipeline.phases import block, integrate, kernels, model, oracle
+from pipeline.phases import block, decode, integrate, kernels, model, oracle, prefill
 from pipeline.phases.outcome import Outcome, summary
 from refusal import Refusal
 
@@ -24,9 +25,14 @@ PHASES: dict[int, tuple[str, ModuleType]] = {
     1: ("kernels", kernels),
     2: ("single block", block),
     3: ("full model", model),
+    4: ("prefill optimisation", prefill),
+    5: ("decode optimisation", decode),
     6: ("integration", integrate),
 }
-SKILLS = {0: "phase-0-oracle", 1: "phase-1-kernels", 2: "phase-2-block", 3: "phase-3-model", 6: "phase-6-integrate"}
+SKILLS = {
+    0: "phase-0-oracle", 1: "phase-1-kernels", 2: "phase-2-block", 3: "phase-3-model", 4: "phase-4-prefill",
+    5: "phase-5-decode", 6: "phase-6-integrate",
+}  # fmt: skip
 NEXT_DONE = "scripts/generate.py {name} --prompt TEXT"
 
 
@@ -71,6 +77,8 @@ def run_phase(ctx: PhaseContext, phase: int) -> int:
     record = evidence.append(deployment.evidence, outcome.record(phase, ctx))
     for lesson in outcome.data.get("lessons", []):
         evidence.append(deployment.evidence, Entry(Kind.LESSON, lesson["subject"], lesson))
+    if outcome.passed:
+        ctx.take_choices()
     return _conclude(ctx, phase, outcome, record.hash)
 
 
@@ -80,6 +88,8 @@ def _conclude(ctx: PhaseContext, phase: int, outcome: Outcome, record: str) -> i
         ctx.progress(f"phase {phase}: PASSED ({len(outcome.verdicts)} gates, record {record[:12]})")
         following = [later for later in PHASES if later > phase]
         step = f"scripts/deploy.py --name {name} --phase {following[0]}" if following else NEXT_DONE.format(name=name)
+        if following and "next_skill" in outcome.data:
+            step += f"  # skill {outcome.data['next_skill']}"
         _state(ctx.deployment, lambda s: replace_phase(s, phase, "passed", f"phase {phase} passed", step))
         documents.write(ctx.deployment)
         return 0
@@ -88,12 +98,20 @@ def _conclude(ctx: PhaseContext, phase: int, outcome: Outcome, record: str) -> i
         ctx.progress(f"phase {phase}: FAILED: {label}")
         for line in verdict.lines():
             ctx.progress(f"  {line}")
-    finding = diagnose(Symptoms(failed[0][1]))
+    finding = _finding(failed[0][1], outcome)
     step = f"skill {finding.skill}" if finding.skill else f"scripts/ask.py --name {name} QUESTION"
     ctx.progress(f"phase {phase}: {finding.reason}")
     _state(ctx.deployment, lambda s: replace_phase(s, phase, "failed", f"phase {phase} failed: {finding.reason}", step))
     documents.write(ctx.deployment)
     return 1
+
+
+def _finding(verdict: Verdict, outcome: Outcome) -> Diagnosis:
+    """Where to look after a failed gate: a debug skill for wrong values, an optimise skill for time."""
+    if verdict.gate.endswith(".speed"):
+        reason = "; ".join(line.strip() for line in verdict.lines()[1:])
+        return Diagnosis(outcome.data.get("next_skill", "optimize-buffers"), reason)
+    return diagnose(Symptoms(verdict))
 
 
 def _fault(ctx: PhaseContext, phase: int, text: str, seconds: float) -> int:

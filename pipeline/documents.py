@@ -39,12 +39,13 @@ def _splice(path: Path, title: str, body: list[str]) -> None:
 
 
 def _plan(deployment: Deployment, chain: list[Record]) -> list[str]:
-    d = deployment.description
+    d, choices = deployment.description, deployment.choices()
     lines = [
         f"Model: `{Path(d.model_dir).name}`; weights: {d.provenance}; device: {d.device}"
         + ("; PARTIAL, never proven." if d.partial else "."),
-        f"Context {d.choices.context}; prefill buckets {list(d.choices.prefill_buckets)}; decode buckets "
-        f"{list(d.choices.decode_buckets)}; prefill matrix mode {d.choices.prefill_mode}.",
+        f"Context {choices.context}; prefill buckets {list(choices.prefill_buckets)}; decode buckets "
+        f"{list(choices.decode_buckets)}; prefill matrix mode {choices.prefill_mode}, attention {choices.attention_mode}; "
+        f"tiles {choices.tiles or 'by the planner'}; weight rows {choices.gemv_rows or 'by the planner'}.",
         "",
         "| phase | outcome | gates passed | record |",
         "|---|---|---|---|",
@@ -89,8 +90,11 @@ def _open_questions(chain: Iterable[Record]) -> list[str]:
 
 def _trajectory(deployment: Deployment, chain: list[Record]) -> list[str]:
     lines = [
-        "Wall time is the host's, spent on the twin; it is not the NPU's time. Times on the NPU are not predicted by",
-        "this version and were not measured.",
+        "Times in ms are predicted by the cost model (provenance: model); none was measured on an NPU.",
+        "",
+        *_steps(chain),
+        "",
+        "Wall time is the host's, spent on the twin; it is not the NPU's time.",
         "",
         "| record | phase | seconds on the host | device |",
         "|---|---|---|---|",
@@ -99,6 +103,45 @@ def _trajectory(deployment: Deployment, chain: list[Record]) -> list[str]:
         entry = record.entry
         lines.append(f"| {record.hash[:12]} | {entry.subject} | {entry.wall.run:.1f} | {entry.device} |")
     return lines
+
+
+def _steps(chain: list[Record]) -> list[str]:
+    """Every experiment in order, and after each optimisation phase what its entries are predicted to take."""
+    lines = ["| record | step | before (ms, model) | after (ms, model) | outcome |", "|---|---|---|---|---|"]
+    notes = []
+    for record in chain:
+        entry = record.entry
+        if entry.kind == Kind.EXPERIMENT:
+            outcome = f"{'kept' if entry.body['kept'] else 'reverted'}: {entry.body['reason']}"
+            lines.append(_step(record, f"phase {entry.body['phase']}: {entry.body['name']}", outcome))
+        elif entry.kind == Kind.GATE and "predicted_after" in entry.figures:
+            outcome = "passed" if entry.body["passed"] else "failed"
+            lines.append(_step(record, f"**{entry.subject}**: {len(entry.body['data']['accepted'])} kept", outcome))
+            notes += [f"{entry.subject}, {entry.body['data']['objective']}:", *_entries(record), ""]
+    if len(lines) == 2:
+        return ["Phases 4 and 5 have not run."]
+    return [*lines, "", *notes]
+
+
+def _step(record: Record, name: str, outcome: str) -> str:
+    figures = record.entry.figures
+    before, after = (figures.get(f"predicted_{when}") for when in ("before", "after"))
+    values = [f"{figure.value:.3f}" if figure else "-" for figure in (before, after)]
+    return f"| {record.hash[:12]} | {name} | {values[0]} | {values[1]} | {outcome} |"
+
+
+def _entries(record: Record) -> list[str]:
+    entry = record.entry
+    rows = [
+        f"- {name.removeprefix('predicted/')}: {figure.value:.3f} ms ({figure.provenance})"
+        for name, figure in sorted(entry.figures.items())
+        if name.startswith("predicted/")
+    ]
+    data = entry.body["data"]
+    return [
+        *rows,
+        f"- {data['binds']} binds; skill {data['next_skill']}; the model on published points: {data['model_error']}",
+    ]
 
 
 def _gates(chain: Iterable[Record]) -> list[Record]:

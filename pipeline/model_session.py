@@ -215,7 +215,8 @@ class ModelSession:
         rows = int(entry.name.rsplit("_", 1)[1])
         hidden = np.zeros((bucket, self.plan.widths.hidden), BF16)
         part = entry.values["output"]
-        hidden[:rows] = self.session.read("activations", part.offset_bytes, (rows, hidden.shape[1]), BF16)
+        kept = min(rows, bucket)  # rows beyond the tokens are padding
+        hidden[:kept] = self.session.read("activations", part.offset_bytes, (kept, hidden.shape[1]), BF16)
         score = self.plan.entry(f"score_{bucket}")
         self.run_rows(score, hidden)
         logits = score.values["logits"]

@@ -76,10 +76,18 @@ def standing(deployment: Deployment) -> End:
         return End(2, f"scripts/deploy.py --name {deployment.name}  # goes on from the last recorded phase")
     if code == 0 and pending(deployment):
         phase = pending(deployment)[0]
-        return End(0, f"scripts/deploy.py --name {deployment.name} --phase {phase}  # skill {SKILLS[phase]}")
+        skill = next_skill(deployment, phase) or SKILLS[phase]
+        return End(0, f"scripts/deploy.py --name {deployment.name} --phase {phase}  # skill {skill}")
     if code == 2:
         return End(2, f"scripts/deploy.py --name {deployment.name}  # once what was refused is corrected")
     return End(code, state.next or f"scripts/deploy.py --name {deployment.name}")
+
+
+def next_skill(deployment: Deployment, pending_phase: int) -> str:
+    """The optimise skill that the phase just before named, "" where none did: it says what else could be tried."""
+    before = max((phase for phase in PHASES if phase < pending_phase), default=-1)
+    record = deployment.passed().get(before)
+    return "" if record is None else record.entry.body.get("data", {}).get("next_skill", "")
 
 
 def _parser():

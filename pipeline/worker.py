@@ -102,10 +102,11 @@ def open_device(name: str, cache: Path) -> Device:
         from npu.twin.device import TwinDevice
 
         return TwinDevice(cache)
-    raise Refusal(
-        f"device {name!r}", expected="twin: the xrt device is not part of this version", where="--device",
-        next_step="--device twin (values by the twin, times predicted)",
-    )  # fmt: skip
+    if name == "xrt":
+        from npu.xrt import XrtDevice
+
+        return XrtDevice(cache)
+    raise Refusal(f"device {name!r}", expected="twin or xrt", where="--device", next_step="--device twin")
 
 
 def _lock(deployment: Deployment) -> FileLock:

@@ -72,7 +72,8 @@ class Probe:
         return self.oracle.prefill(list(ids), cache=self.oracle.new_cache(len(ids)))
 
     def measurement(self, gate: str, elsewhere: tuple[str, ...]) -> Measurement:
-        return Measurement(gate, tuple(self.runs), self.measured_on, elsewhere=elsewhere)
+        model = self.config.model_dir.name if self.trained else ""
+        return Measurement(gate, tuple(self.runs), self.measured_on, elsewhere=elsewhere, model=model)
 
 
 def measure_oracle(probe: Probe, limits: Limits) -> Measurement:

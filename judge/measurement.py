@@ -31,7 +31,7 @@ class Measurement:
 
     floors: metric -> largest honest value over all seeds. faults: fault -> metric -> smallest value.
     elsewhere: gates that may catch what this one cannot show, the best first.
-    only: names of the figures that become thresholds; empty for all.
+    only: names of the figures that become thresholds; empty for all. model: directory name of a trained model.
     """
 
     gate: str
@@ -41,10 +41,12 @@ class Measurement:
     faults: dict[str, Figures] = field(default_factory=dict)
     elsewhere: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
+    model: str = ""
 
     @property
     def command(self) -> str:
-        return f"python -m judge.measure_policy --gate {self.gate}"
+        command = f"python -m judge.measure_policy --gate {self.gate}"
+        return f"{command} --model models/{self.model}" if self.model else command
 
     def add_floor(self, figures: Figures) -> None:
         """One honest run."""

@@ -115,6 +115,11 @@ class ModelSession:
         self.reset()
         if not ids:
             return None
+        if len(ids) > self.plan.choices.context:
+            raise Refusal(
+                f"{len(ids)} tokens", expected=f"at most the cache's capacity {self.plan.choices.context}", where="prefill",
+                next_step="shorten the prompt or deploy with a larger --context",
+            )  # fmt: skip
         buckets = sorted(self.plan.choices.prefill_buckets)
         now = min(len(ids), buckets[-1])
         entry = self.plan.entry(f"prefill_{next(b for b in buckets if b >= now)}")

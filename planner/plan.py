@@ -101,7 +101,32 @@ def make_plan(config: ModelConfig, choices: Choices, *, legal: Callable[[OpDesig
         Refusal: the model or a choice is outside what the kernels cover.
     """
     require_supported(config)
+    require_buckets(choices)
     return _Planner(config, choices, legal).plan()
+
+
+def require_buckets(choices: Choices) -> None:
+    """Refuse buckets that leave a position without an entry, or reach beyond the cache.
+
+    Raises:
+        Refusal: names the bucket and the context.
+    """
+    context, score = choices.context, choices.score_bucket
+    if not choices.decode_buckets or max(choices.decode_buckets) != context:
+        raise Refusal(
+            f"decode buckets {choices.decode_buckets}", expected=f"the largest to be the context, {context}",
+            where="plan choices", next_step="every position below the context needs a bucket that holds it",
+        )  # fmt: skip
+    if not choices.prefill_buckets or max(choices.prefill_buckets) > context:
+        raise Refusal(
+            f"prefill buckets {choices.prefill_buckets}", expected=f"at least one, none above the context, {context}",
+            where="plan choices", next_step="rows beyond the cache's capacity would be another layer's",
+        )  # fmt: skip
+    if score is not None and score not in choices.prefill_buckets:
+        raise Refusal(
+            f"score bucket {score}", expected=f"one of the prefill buckets {choices.prefill_buckets}, or None",
+            where="plan choices", next_step="scored rows come from a prefill of as many rows",
+        )  # fmt: skip
 
 
 class _Planner:

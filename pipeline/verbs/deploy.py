@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 from pipeline import worker
 from pipeline.conduct import PHASES, SKILLS, pending
 from pipeline.context import cache_directory
-from pipeline.deployment import Deployment, find
+from pipeline.deployment import ROOT, Deployment, Description, find
+from pipeline.hub_download import Downloading
 from pipeline.intake import describe, pack_hash
+from pipeline.preflight import forecast, needs_of, require_room
 from pipeline.verbs.console import LIMIT_SECONDS, End, parser
+from reference.oracle.config import load_config
 from refusal import Refusal
 
 TWIN_LINE = (
@@ -22,14 +28,19 @@ def deploy(arguments: list[str]) -> End:
     args = _parser().parse_args(arguments)
     if args.model:
         worker.open_device(args.device, cache_directory())  # a device that is not there is refused before any work
-        description = describe(
-            args.model,
-            device=args.device,
-            name=args.name,
-            layers=args.layers,
-            context=args.context,
-            accept_keys=args.accept_key,
-        )
+        try:
+            description = describe(
+                args.model,
+                device=args.device,
+                name=args.name,
+                layers=args.layers,
+                context=args.context,
+                accept_keys=args.accept_key,
+            )
+        except Downloading as going_on:
+            print(going_on)
+            return End(0, f"scripts/deploy.py {shlex.join(arguments)}")
+        foresee(description, args.phase)
         deployment = Deployment.start(description, pack_hash=pack_hash(worker.PACK))
     else:
         deployment = find(args.name)
@@ -45,12 +56,32 @@ def deploy(arguments: list[str]) -> End:
     return watch(deployment, min(args.wait, LIMIT_SECONDS - 5), position)
 
 
+def foresee(description: Description, until: int | None) -> None:
+    """Say how long it takes here and what it needs.
+
+    Raises:
+        Refusal: this machine has too little memory or disk.
+    """
+    config = load_config(Path(description.model_dir), description.accepted_keys)
+    there = Path(ROOT / description.name / "deployment.json").exists()
+    open_phases = pending(Deployment(ROOT / description.name)) if there else list(PHASES)
+    phases = [phase for phase in open_phases if until is None or phase <= until]
+    if not phases:
+        return
+    needs = needs_of(config, description.choices, phases)
+    for line in forecast(config, description.choices, phases, description.device, needs):
+        print(line)
+    require_room(needs, Path.cwd())
+
+
 def introduce(deployment: Deployment) -> None:
     """Say what is deployed, on what, and how honest its parts are."""
     description = deployment.description
     if description.device == "twin":
         print(TWIN_LINE)
     print(f"deployment {deployment.name} in {deployment.folder}; weights: {description.provenance}")
+    if description.hub_id:
+        print(f"model {description.hub_id} at commit {description.revision}")
     if description.partial:
         print(f"PARTIAL: layers {description.choices.layers}; a partial deployment is never proven")
 
@@ -91,8 +122,10 @@ def next_skill(deployment: Deployment, pending_phase: int) -> str:
 
 
 def _parser():
-    p = parser("deploy", "Start or go on with the deployment of a Hugging Face model directory.")
-    p.add_argument("model", nargs="?", help="model directory; leave out to go on with the deployment under way")
+    p = parser("deploy", "Start or go on with the deployment of a Hugging Face model.")
+    p.add_argument(
+        "model", nargs="?", help="model directory, or hub id ORGANISATION/NAME[@REVISION]; leave out to go on"
+    )
     p.add_argument("--name", help="name of the deployment (default: the directory's name)")
     p.add_argument("--device", default="twin", choices=["twin", "xrt"], help="where it runs; never changed in silence")
     p.add_argument("--layers", type=int, help="only the first N layers: a partial deployment, never proven")

@@ -11,7 +11,9 @@ import shutil
 from pathlib import Path
 
 from npu.twin.hostcc import find_compiler
-from pipeline.intake import describe, parameters
+from pipeline.conduct import PHASES
+from pipeline.intake import describe
+from pipeline.preflight import forecast, needs_of, parameters
 from pipeline.verbs.console import End, parser
 from reference.oracle.config import load_config
 from reference.oracle.layer_weights import available_memory
@@ -23,19 +25,23 @@ TWIN_ONLY = "this version runs on the twin alone"
 def doctor(arguments: list[str]) -> End:
     """Command line of scripts/doctor.py."""
     p = parser("doctor", "Say what this machine has; with --model, whether a model can be deployed.")
-    p.add_argument("--model", help="model directory to check")
+    p.add_argument("--model", help="model directory, or a hub id in the local cache, to check")
     p.add_argument("--accept-key", action="append", default=[])
     args = p.parse_args(arguments)
     for name, value in machine():
         print(f"  {name:<12} {value}")
     if not args.model:
         return End(0, "scripts/deploy.py MODEL")
-    description = describe(args.model, device="twin", accept_keys=args.accept_key)
+    description = describe(args.model, device="twin", accept_keys=args.accept_key, download=False)
     config = load_config(Path(description.model_dir), description.accepted_keys)
     print(f"  {'model':<12} supported: {config.model_type}, {parameters(config) / 1e6:.0f} M parameters, "
           f"{config.num_hidden_layers} layers; weights: {description.provenance}")  # fmt: skip
     for note in config.notes:
         print(f"  {'':<12} {note}")
+    phases = list(PHASES)
+    needs = needs_of(config, description.choices, phases)
+    for line in forecast(config, description.choices, phases, "twin", needs):
+        print(f"  {'':<12} {line}")
     return End(0, f"scripts/deploy.py {shlex.quote(args.model)}")
 
 

@@ -108,7 +108,7 @@ def test_deploy_refuses_a_spoiled_model_and_leaves_nothing_behind(case: str, mod
     [
         (("no such model",), "no directory 'no such model'"),
         (("MODEL", "--device", "xrt"), "xrt"),
-        (("MODEL", "--phase", "4"), "choose from 0, 1, 2, 3, 6"),
+        (("MODEL", "--phase", "8"), "choose from 0, 1, 2, 3"),
         (("MODEL", "--layers", "9"), "1 to 3"),
         (("MODEL", "--context", "300"), "256, 512"),
         (("MODEL", "--accept-key", "hidden_size"), "hidden_size"),

@@ -65,6 +65,13 @@ KINDS: dict[str, tuple[tuple[str, ...], Make]] = {
 def _arguments(name: str, about: str) -> argparse.ArgumentParser:
     p = parser(name, about)
     p.add_argument("kernel", choices=sorted(KINDS))
+    shape_arguments(p)
+    p.add_argument("--device", default="twin", choices=["twin", "xrt"])
+    return p
+
+
+def shape_arguments(p: argparse.ArgumentParser) -> None:
+    """The options by which a kernel's shape and variant are given."""
     for option, meaning in (
         ("-M", "rows (tokens)"), ("-K", "inputs"), ("-N", "outputs, or row width"), ("--heads", "query heads"),
         ("--kv-heads", "KV heads"), ("--head-dim", "elements of a head"), ("--bucket", "keys of the context bucket"),
@@ -74,8 +81,6 @@ def _arguments(name: str, about: str) -> argparse.ArgumentParser:
     p.add_argument("--kind", default="plain", choices=["plain", "norm", "add", "swiglu"], help="what a GEMV fuses")
     p.add_argument("--out", default="bf16", choices=["bf16", "f32"])
     p.add_argument("--epsilon", type=float, default=1e-5)
-    p.add_argument("--device", default="twin", choices=["twin", "xrt"])
-    return p
 
 
 def _positive(text: str) -> int:
@@ -85,7 +90,8 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _design(args: argparse.Namespace, cache: Path) -> OpDesign:
+def design_of(args: argparse.Namespace, cache: Path) -> OpDesign:
+    """The design that the shape options name."""
     options, make = KINDS[args.kernel]
     absent = [option for option in options if getattr(args, option) is None]
     if absent:
@@ -101,7 +107,7 @@ def compile_kernel(arguments: list[str]) -> End:
     p.add_argument("--emit", type=Path, metavar="FILE", help="write the MLIR-AIE text here")
     args = p.parse_args(arguments)
     cache = cache_directory()
-    design = _design(args, cache)
+    design = design_of(args, cache)
     artifact = single_design_artifact(design)
     require_legal(load_program(artifact.text, cache=cache))
     worker.open_device(args.device, cache).open(artifact)
@@ -130,7 +136,7 @@ def run_kernel(arguments: list[str]) -> End:
     p.add_argument("--seed", type=int, help="seed of the data (default: from the design)")
     args = p.parse_args(arguments)
     cache = cache_directory()
-    design = _design(args, cache)
+    design = design_of(args, cache)
     require_legal(load_program(single_design_artifact(design).text, cache=cache))
     seed = seed_of(design) if args.seed is None else args.seed
     dispatches, session = exercise(design, worker.open_device(args.device, cache), seed)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
 
+import msgspec
+
 from judge import evidence
 from judge.diagnosis import Diagnosis, Symptoms, diagnose
 from judge.evidence import Entry, Kind, WallTime
@@ -33,7 +35,7 @@ SKILLS = {
     0: "phase-0-oracle", 1: "phase-1-kernels", 2: "phase-2-block", 3: "phase-3-model", 4: "phase-4-prefill",
     5: "phase-5-decode", 6: "phase-6-integrate",
 }  # fmt: skip
-NEXT_DONE = "scripts/generate.py {name} --prompt TEXT"
+NEXT_DONE = "scripts/evaluate.py {name}"
 
 
 def pending(deployment: Deployment) -> list[int]:
@@ -143,13 +145,19 @@ def finish(ctx: PhaseContext) -> None:
         evidence.append(
             deployment.evidence,
             Entry(Kind.FREEZE, "frozen", {"head": chain.head, "partial": deployment.description.partial},
-                  inputs=ctx.description.inputs),
+                  inputs=frozen_inputs(ctx), synthetic_weights=ctx.description.synthetic),
         )  # fmt: skip
         _state(
             deployment, lambda s: replace(s, frozen=True, detail="frozen", next=NEXT_DONE.format(name=deployment.name))
         )
     deployment.end_marker()
     documents.write(deployment)
+
+
+def frozen_inputs(ctx: PhaseContext) -> dict[str, str]:
+    """What an evaluation is held against: the model's files, the policy, the pack, and the description of the deployment."""
+    description = evidence.digest(msgspec.to_builtins(ctx.description))
+    return ctx.description.inputs | {"policy": ctx.policy.sha256, "pack": ctx.pack, "description": description}
 
 
 def replace_phase(state: State, phase: int, status: str, detail: str, step: str = "") -> State:

@@ -15,6 +15,7 @@ from judge.fixture import write_fixture
 from judge.policy import Policy, load_policy
 from npu.device import Device
 from pipeline.deployment import Deployment, Description
+from pipeline.manifest import PACK, pack_hash
 from pipeline.model_session import ModelSession
 from planner.plan import Choices
 from reference.oracle.config import ModelConfig, load_config
@@ -42,6 +43,7 @@ class Subject:
     device: Device
     cache: Path
     progress: Callable[[str], None]
+    nonce: str = ""  # an evaluation's: tokens are then drawn from it, and not the ones that the phases use
     _sessions: dict[Choices, ModelSession] = field(default_factory=dict)
 
     @cached_property
@@ -97,6 +99,9 @@ class PhaseContext:
     cache: Path
     progress: Callable[[str], None]
     policy: Policy = field(default_factory=load_policy)
+    nonce: str = ""
+    # What the records name as the pack that made them; hashed before the first phase runs.
+    pack: str = field(default_factory=lambda: pack_hash(PACK))
 
     @property
     def description(self) -> Description:
@@ -124,4 +129,6 @@ class PhaseContext:
                 self.__dict__[name] = subject.with_choices(wanted)
 
     def _subject(self, name: str, synthetic: bool, config: ModelConfig, choices: Choices) -> Subject:
-        return Subject(name, synthetic, config, open_weights(config), choices, self.device, self.cache, self.progress)
+        return Subject(
+            name, synthetic, config, open_weights(config), choices, self.device, self.cache, self.progress, self.nonce
+        )

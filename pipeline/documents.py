@@ -18,13 +18,29 @@ BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 
 def write(deployment: Deployment) -> None:
     """Bring the three documents up to date."""
+    for name, title, body in _bodies(deployment):
+        _splice(deployment.folder / name, title, body)
+
+
+def stale(deployment: Deployment) -> list[str]:
+    """The documents whose generated part is missing, or is not what the evidence gives now."""
+    names = []
+    for name, _, body in _bodies(deployment):
+        path = deployment.folder / name
+        text = path.read_text() if path.exists() else ""
+        if text.count(BEGIN) != 1 or "\n".join([BEGIN, *body, END]) not in text:
+            names.append(name)
+    return names
+
+
+def _bodies(deployment: Deployment) -> tuple[tuple[str, str, list[str]], ...]:
+    """(file, title, generated lines) of each document."""
     chain = list(records(deployment.evidence))
-    for name, title, body in (
+    return (
         ("plan.md", f"Deployment of {deployment.name}", _plan(deployment, chain)),
         ("issues.md", f"Issues of {deployment.name}", _issues(chain)),
         ("perf_opt_traj.md", f"Performance trajectory of {deployment.name}", _trajectory(deployment, chain)),
-    ):
-        _splice(deployment.folder / name, title, body)
+    )
 
 
 def _splice(path: Path, title: str, body: list[str]) -> None:

@@ -94,6 +94,11 @@ def digest(files: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(dict(files), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+def pack_hash(pack: Path) -> str:
+    """The hash of the pack's files as they are: that of its manifest, if nothing was changed since it was written."""
+    return digest(files_of(pack))
+
+
 def read(pack: Path) -> dict[str, str]:
     """The manifest of a pack.
 

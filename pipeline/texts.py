@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 
 from judge.prompts import load_prompts
@@ -12,6 +14,7 @@ from reference.texts import texts
 from refusal import Refusal
 
 DRAWN_PROMPT = 24  # tokens of a drawn prompt
+FRESH_PROMPT = 16  # tokens, at least, of a prompt that an evaluation draws; at most twice as many
 
 
 def text_ids(subject: Subject, index: int, count: int) -> list[int]:
@@ -20,6 +23,8 @@ def text_ids(subject: Subject, index: int, count: int) -> list[int]:
     Raises:
         Refusal: the text is shorter than that for this tokenizer.
     """
+    if subject.nonce:
+        return _fresh(subject, f"text {index}", count)
     tokenizer = tokenizer_of(subject)
     if tokenizer is None:
         return _drawn(subject, 1000 + index, count)
@@ -32,6 +37,10 @@ def text_ids(subject: Subject, index: int, count: int) -> list[int]:
 
 def prompt_ids(subject: Subject, index: int) -> list[int]:
     """Token ids of greedy prompt `index`, as plain text."""
+    if subject.nonce:
+        return _fresh(
+            subject, f"prompt {index}", FRESH_PROMPT + seed_of(subject.nonce, f"length {index}") % FRESH_PROMPT
+        )
     tokenizer = tokenizer_of(subject)
     if tokenizer is None:
         return _drawn(subject, 2000 + index, DRAWN_PROMPT + 7 * index)
@@ -47,3 +56,21 @@ def tokenizer_of(subject: Subject) -> Tokenizer | None:
 def _drawn(subject: Subject, seed: int, count: int) -> list[int]:
     rng = np.random.default_rng(seed)
     return [int(token) for token in rng.integers(0, subject.config.vocab_size, count)]
+
+
+def seed_of(nonce: str, what: str) -> int:
+    """A seed that nobody knew before the nonce was drawn; another one for each purpose."""
+    return int.from_bytes(hashlib.sha256(f"{nonce} {what}".encode()).digest()[:8], "little")
+
+
+def _fresh(subject: Subject, what: str, count: int) -> list[int]:
+    """A window of `count` tokens somewhere in the shipped texts, by the evaluation's nonce; drawn ids without a tokenizer."""
+    seed = seed_of(subject.nonce, f"{subject.name} {what}")
+    tokenizer = tokenizer_of(subject)
+    if tokenizer is None:
+        return _drawn(subject, seed, count)
+    rng = np.random.default_rng(seed)
+    windows = [ids for text in texts() if len(ids := tokenizer.encode(text.content)) > count]
+    ids = windows[int(rng.integers(len(windows)))]
+    start = int(rng.integers(len(ids) - count))
+    return ids[start : start + count]

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -33,11 +33,15 @@ def start(deployment: Deployment, *, until: int | None = None, again: int | None
     """Start a worker unless one is running. again: judge this one phase again instead of going on."""
     if running(deployment):
         return
-    (deployment.folder / "worker.json").unlink(missing_ok=True)
     command = [sys.executable, "-m", "pipeline.worker", str(deployment.folder.absolute())]
     command += [] if until is None else ["--until", str(until)]
     command += [] if again is None else ["--again", str(again)]
-    environment = os.environ | {"PYTHONPATH": str(PACK), "PYTHONUNBUFFERED": "1"}
+    launch(deployment, command, os.environ | {"PYTHONPATH": str(PACK), "PYTHONUNBUFFERED": "1"})
+
+
+def launch(deployment: Deployment, command: list[str], environment: Mapping[str, str]) -> None:
+    """Start a detached process as the deployment's worker; it takes the lock itself and writes worker.json at its end."""
+    (deployment.folder / "worker.json").unlink(missing_ok=True)
     with (deployment.folder / "worker.err").open("wb") as errors:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, start_new_session=True, env=environment
@@ -48,7 +52,7 @@ def start(deployment: Deployment, *, until: int | None = None, again: int | None
 def running(deployment: Deployment) -> bool:
     """Whether a worker holds the deployment's lock, or has just been started."""
     try:
-        with _lock(deployment).acquire(timeout=0):
+        with lock(deployment).acquire(timeout=0):
             pass
     except Timeout:
         return True
@@ -109,7 +113,8 @@ def open_device(name: str, cache: Path) -> Device:
     raise Refusal(f"device {name!r}", expected="twin or xrt", where="--device", next_step="--device twin")
 
 
-def _lock(deployment: Deployment) -> FileLock:
+def lock(deployment: Deployment) -> FileLock:
+    """The lock that a worker holds for as long as it works on a deployment."""
     return FileLock(deployment.folder / "worker.lock")
 
 
@@ -129,7 +134,7 @@ def main(arguments: list[str]) -> int:
     chosen = dict(zip(options[::2], (int(value) for value in options[1::2]), strict=True))
     deployment = Deployment(Path(folder))
     os.chdir(deployment.folder.parent.parent)
-    with _lock(deployment).acquire(timeout=30):
+    with lock(deployment).acquire(timeout=30):
         code = 2
         try:
             code = _work(deployment, chosen)

@@ -53,7 +53,7 @@ class Outcome:
         }
         return Entry(
             Kind.GATE, f"phase-{phase}", body,
-            inputs=description.inputs | {"policy": ctx.policy.sha256} | self.inputs,
+            inputs=description.inputs | {"policy": ctx.policy.sha256, "pack": ctx.pack} | self.inputs,
             figures=self.figures, device={"xrt": "npu"}.get(ctx.device.name, ctx.device.name),
             tier="event+replay" if ctx.device.name == "twin" else "npu",
             seeds=self.seeds, wall=self.wall, synthetic_weights=description.synthetic,

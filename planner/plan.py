@@ -122,10 +122,10 @@ def require_buckets(choices: Choices) -> None:
             f"prefill buckets {choices.prefill_buckets}", expected=f"at least one, none above the context, {context}",
             where="plan choices", next_step="rows beyond the cache's capacity would be another layer's",
         )  # fmt: skip
-    if score is not None and score not in choices.prefill_buckets:
+    if score is not None and score > max(choices.prefill_buckets):
         raise Refusal(
-            f"score bucket {score}", expected=f"one of the prefill buckets {choices.prefill_buckets}, or None",
-            where="plan choices", next_step="scored rows come from a prefill of as many rows",
+            f"score bucket {score}", expected=f"at most the largest prefill bucket, {max(choices.prefill_buckets)}, or None",
+            where="plan choices", next_step="scored rows come from one prefill",
         )  # fmt: skip
 
 

@@ -70,9 +70,12 @@ def figures_of(found: Gathered, *, honest: bool = False) -> Figures:
     """
     figures: Figures = {}
     for prefix, rows in found.comparisons.items():
-        for metric, (source, figure) in worst_figures(prefix, rows).items():
-            resolution = 1 / rows[source].positions if honest and metric.endswith("_miss") else 0.0
-            figures[metric] = figure.value + resolution
+        figures |= {metric: figure.value for metric, (_, figure) in worst_figures(prefix, rows).items()}
+        for comparison in rows.values() if honest else ():
+            for name, figure in comparison.figures.items():
+                if name.endswith("_miss"):
+                    metric = f"{prefix}/{name}".lstrip("/")
+                    figures[metric] = max(figures[metric], figure.value + 1 / comparison.positions)
     return figures
 
 
@@ -85,7 +88,8 @@ def select(measured: Measurement, others: dict[str, GatePolicy]) -> GatePolicy:
     Raises:
         Refusal: a fault that no metric shows and no other gate catches.
     """
-    chosen = {name: floor_factor(name) * floor for name, floor in measured.floors.items()}
+    # Twice a floor of zero is zero: the honest runs had no such loss at all, which bounds nothing.
+    chosen = {name: floor_factor(name) * floor for name, floor in measured.floors.items() if floor > 0}
     caught = {
         fault for fault in measured.faults if any(_reaches(measured, fault, name, chosen[name]) for name in chosen)
     }

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the oracle understands but no kernel carries out is refused before any work, and padding follows one rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.graph import require_supported
+from planner.packing import WeightPacker
+from planner.widths import UNIT, Widths, pad
+from reference.oracle.architecture import NormPlace, QKNorm
+from reference.oracle.config import ModelConfig, load_config
+from reference.oracle.tensors import open_weights
+from refusal import Refusal
+from tests.faults.deployed import fixture_directory
+
+
+def config(**changes: object) -> ModelConfig:
+    return replace(load_config(fixture_directory()), **changes)
+
+
+def test_the_fixture_model_is_supported() -> None:
+    require_supported(config())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"qkv_bias": True}, "bias in qkv"),
+        ({"o_bias": True}, "bias in o"),
+        ({"mlp_bias": True}, "bias in mlp"),
+        ({"head_dim": 48}, "head_dim 48"),
+        ({"head_dim": 256}, "head_dim 256"),
+        ({"num_attention_heads": 18}, "9 query heads per KV head"),
+    ],
+)
+def test_a_model_that_no_kernel_covers_is_refused_by_name(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(Refusal, match=message):
+        require_supported(config(**changes))
+
+
+@pytest.mark.parametrize("qk_norm", [kind for kind in QKNorm if kind is not QKNorm.NONE])
+def test_qk_norm_is_refused(qk_norm: QKNorm) -> None:
+    architecture = replace(config().architecture, qk_norm=qk_norm)
+    with pytest.raises(Refusal, match="QK-norm"):
+        require_supported(config(architecture=architecture))
+
+
+@pytest.mark.parametrize("place", [place for place in NormPlace if place is not NormPlace.PRE])
+def test_another_norm_place_is_refused(place: NormPlace) -> None:
+    with pytest.raises(Refusal, match="norm place"):
+        require_supported(config(architecture=replace(config().architecture, norm_place=place)))
+
+
+def test_everything_that_is_missing_is_named_together() -> None:
+    with pytest.raises(Refusal, match="bias in qkv; bias in mlp; head_dim 48"):
+        require_supported(config(qkv_bias=True, mlp_bias=True, head_dim=48))
+
+
+@pytest.mark.parametrize(("width", "padded"), [(1, 64), (64, 64), (65, 128), (576, 576), (1100, 1152), (49153, 49216)])
+def test_widths_are_padded_to_the_unit(width: int, padded: int) -> None:
+    assert pad(width) == padded
+    assert padded % UNIT == 0
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "pad_heads"),
+    [(9, 3, 64, 0), (4, 2, 32, 0), (3, 1, 32, 1), (14, 2, 64, 0), (5, 1, 96, 1)],
+)
+def test_a_row_of_heads_is_padded_with_whole_heads_behind_v(
+    heads: int, kv_heads: int, head_dim: int, pad_heads: int
+) -> None:
+    w = Widths.of(config(num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim))
+    assert w.pad_heads == pad_heads
+    assert w.qkv % UNIT == 0
+    assert w.attention == heads * head_dim
+
+
+def test_padding_of_an_embedding_row_is_zero() -> None:
+    narrow = config()
+    widths = replace(Widths.of(narrow), hidden=192)
+    rows = WeightPacker(narrow, open_weights(narrow), widths).embedding([3, 5])
+    assert rows.shape == (2, 192)
+    assert rows[:, :128].any()
+    assert not rows[:, 128:].any()

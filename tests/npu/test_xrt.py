@@ -36,7 +36,8 @@ def xrt() -> FakeXrt:
 
 
 @pytest.fixture
-def device(xrt, tmp_path):
+def device(xrt, tmp_path, monkeypatch):
+    monkeypatch.setattr("npu.xrt.DISPATCH_SECONDS", 300.0)  # the twin is no NPU
     toolchain = find_toolchain(npu_tools.install(tmp_path / "tools"))
     made = XrtDevice(tmp_path / "cache", pyxrt=xrt, toolchain=toolchain, lock_folder=tmp_path)
     yield made

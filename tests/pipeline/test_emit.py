@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""emit -> run_here.sh -> import-results, end to end with stand-ins for the tools and the array, and what each step refuses."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from judge import evidence
+from judge.fixture import write_fixture
+from pipeline.context import CACHE_VARIABLE
+from pipeline.emission import RECEIPTS, RUNTIME
+from pipeline.verbs.emit import emit
+from pipeline.verbs.import_results import import_results
+from refusal import Refusal
+from tests.stand_ins import npu_tools
+from tests.twin_device import CACHE
+
+PACK = Path(__file__).resolve().parents[2]
+ADD = ("add", "-M", "64", "-N", "128")
+# The runtime's own copy of `npu` stays in charge; the twin, which the stand-in runs on, is found beside it.
+PYXRT = f"""
+import os, sys
+sys.path.append({str(PACK)!r})
+import npu
+npu.__path__.append({str(PACK / "npu")!r})
+import npu.xrt
+npu.xrt.DISPATCH_SECONDS = 300.0  # the twin is no NPU
+from tests.stand_ins.fake_xrt import FakeXrt
+from tests.twin_device import twin
+_fake = FakeXrt(twin())
+_fake.fault = os.environ.get("FAKE_XRT_FAULT", "")
+def __getattr__(name):
+    return getattr(_fake, name)
+"""
+
+
+@dataclass
+class Bench:
+    """A working directory, and a machine with an NPU (of stand-ins) beside it."""
+
+    desk: Path
+    tools: dict[str, str]
+
+    def run_here(self, folder: Path, *words: str, fault: str = "") -> subprocess.CompletedProcess[str]:
+        environment = self.tools | {"FAKE_XRT_FAULT": fault, "PYTHON": sys.executable, "TMPDIR": str(self.desk)}
+        return subprocess.run(
+            ["sh", str(folder / "run_here.sh"), *words], env=environment, capture_output=True, text=True, check=False
+        )
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("machine")
+    (folder / "python").mkdir()
+    (folder / "python" / "pyxrt.py").write_text(PYXRT)
+    return npu_tools.install(folder) | {"PYTHONPATH": str(folder / "python")}
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch, machine) -> Bench:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(CACHE_VARIABLE, str(CACHE / "twin"))
+    return Bench(tmp_path, machine)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory, machine):
+    """A desk on which `add` was emitted and run: (desk, folder); tests copy it."""
+    desk = tmp_path_factory.mktemp("ran desk")
+    before = Path.cwd()
+    os.chdir(desk)
+    os.environ[CACHE_VARIABLE] = str(CACHE / "twin")
+    try:
+        assert emit([*ADD, "--out", "box"]).code == 0
+        ended = Bench(desk, machine).run_here(desk / "box")
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+    finally:
+        os.chdir(before)
+        del os.environ[CACHE_VARIABLE]
+    return desk
+
+
+@pytest.fixture
+def box(ran, bench) -> Path:
+    """An own copy of the emitted folder with its results, and of the receipt."""
+    for name in ("box", "deployments"):
+        shutil.copytree(ran / name, bench.desk / name)
+    return bench.desk / "box"
+
+
+def reseal(folder: Path, change) -> None:
+    """Edit results.json the way a careful forger would: with a seal that fits."""
+    raw = json.loads((folder / "results.json").read_text())
+    raw.pop("digest")
+    change(raw)
+    (folder / "results.json").write_text(json.dumps(raw | {"digest": evidence.digest(raw)}))
+
+
+def records() -> list[evidence.Record]:
+    return list(evidence.records(RECEIPTS / "evidence.jsonl"))
+
+
+def test_a_kernel_goes_out_and_comes_back_as_evidence_marked_npu(box):
+    end = import_results([str(box / "results.json")])
+    assert end.code == 0
+    (record,) = records()
+    entry = record.entry
+    assert (entry.device, entry.tier) == ("npu", "npu")
+    assert entry.body["passed"]
+    assert entry.body["rejudged"]
+    assert {figure.provenance for figure in entry.figures.values()} == {"npu"}
+    assert entry.figures["time/median"].value > 0
+    assert {"abs", "rel", "bias", "gain", "abs_worst_position"} <= set(entry.figures)
+    manifest = evidence.file_digest(box / "manifest.json")
+    assert entry.inputs["emission"] == manifest
+    assert "stand-in version" in entry.body["tools"]["clang"]
+
+
+def test_results_hold_three_dispatches_and_at_least_twenty_times_with_their_spread(box):
+    (found,) = json.loads((box / "results.json").read_text())["designs"].values()
+    assert [dispatch["status"] for dispatch in found["dispatches"]] == ["COMPLETED"] * 3
+    assert [read["equal_to_twin"] for read in found["reads"]] == [1.0] * 3
+    assert len(found["seconds"]) >= 20
+    assert found["time"]["least"] <= found["time"]["quartile_low"] <= found["time"]["median"] <= found["time"]["most"]
+
+
+def test_run_heres_figures_are_the_judges(box):
+    """Two implementations of one definition: run_here's in NumPy alone, and judge.metrics."""
+    import_results([str(box / "results.json")])
+    (found,) = json.loads((box / "results.json").read_text())["designs"].values()
+    for metric in ("abs", "rel", "pearson_loss", "bias", "gain"):
+        worst = max(read["against_oracle"][metric] for read in found["reads"])
+        assert records()[0].entry.figures[metric].value == pytest.approx(worst, rel=1e-6, abs=1e-12), metric
+
+
+def test_the_three_cases_differ_and_the_manifest_covers_every_file(box):
+    description = json.loads(next(box.glob("designs/*/design.json")).read_text())
+    reads = [step for step in description["tape"] if step["do"] == "read"]
+    assert len({step["want"] for step in reads}) == len({step["twin"] for step in reads}) == 3
+    assert description["gate"] == "phase1.add"
+    assert description["thresholds"]["rel"] > 0
+    listed = set(json.loads((box / "manifest.json").read_text())["files"])
+    made_later = {"manifest.json", "results.json"}
+    there = {str(p.relative_to(box)) for p in box.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+    assert {p for p in there if not p.startswith(("outputs/", "build/"))} - made_later == listed
+
+
+def test_what_is_emitted_imports_nothing_but_the_standard_library_and_numpy():
+    allowed = sys.stdlib_module_names | {"numpy", "refusal", "npu.artifact", "npu.device", "npu.toolchain", "npu.xrt"}
+    for name in (*RUNTIME, "pipeline/run_here.py"):
+        tree = ast.parse((PACK / name).read_text())
+        for node in ast.walk(tree):
+            modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert [m for m in modules if m not in allowed and m.split(".")[0] not in allowed] == [], name
+
+
+def test_without_outputs_the_figures_are_run_heres_and_the_record_says_so(box):
+    shutil.rmtree(box / "outputs")
+    assert import_results([str(box / "results.json")]).code == 0
+    assert records()[0].entry.body["rejudged"] is False
+    assert "abs_worst_position" not in records()[0].entry.figures
+
+
+def test_an_edited_results_file_is_refused(box):
+    text = (box / "results.json").read_text()
+    (box / "results.json").write_text(text.replace('"status": "COMPLETED"', '"status": "TIMEOUT"', 1))
+    with pytest.raises(Refusal, match="seal does not fit"):
+        import_results([str(box / "results.json")])
+
+
+def test_better_figures_under_a_new_seal_do_not_help_where_the_outputs_are(box):
+    output = next((box / "outputs").glob("*.npy"))
+    values = np.load(output)
+    np.save(output, values + 1)
+    with pytest.raises(Refusal, match="the output that was recorded"):
+        import_results([str(box / "results.json")])
+
+
+def spoil_output(box: Path) -> None:
+    """A device that computed something else: the recorded output and its hash agree with each other, not with the oracle."""
+    (found,) = json.loads((box / "results.json").read_text())["designs"].values()
+    name = found["reads"][1]["output"]
+    values = np.load(box / "outputs" / f"{name}.npy") ^ np.uint16(0x0100)
+    import hashlib
+
+    other = hashlib.sha256(values.tobytes()).hexdigest()
+    np.save(box / "outputs" / f"{other}.npy", values)
+
+    def swap(raw: dict) -> None:
+        next(iter(raw["designs"].values()))["reads"][1]["output"] = other
+
+    reseal(box, swap)
+
+
+def test_wrong_outputs_fail_whatever_the_results_file_claims(box):
+    spoil_output(box)
+    end = import_results([str(box / "results.json")])
+    assert end.code == 1
+    assert "debug-wrong-values" in end.next
+    assert not records()[0].entry.body["passed"]
+
+
+def change_kernel(box: Path) -> None:
+    path = next(box.glob("designs/*/kernels/add/add.cc"))
+    path.write_text(path.read_text() + "// faster\n")
+
+
+def change_expectation(box: Path) -> None:
+    (box / json.loads(next(box.glob("designs/*/design.json")).read_text())["tape"][-1]["want"]).unlink()
+
+
+@pytest.mark.parametrize("change", [change_kernel, change_expectation])
+def test_a_changed_folder_neither_runs_nor_counts(box, bench, change):
+    change(box)
+    ended = bench.run_here(box)
+    assert ended.returncode == 2
+    assert "refused: files changed" in ended.stderr
+    with pytest.raises(Refusal, match="changed or are gone"):
+        import_results([str(box / "results.json")])
+
+
+def test_results_of_another_emission_are_refused(box, bench):
+    emit(["add", "-M", "64", "-N", "64", "--out", "other"])
+    with pytest.raises(Refusal, match="results of emission"):
+        import_results([str(box / "results.json"), "--emitted", "other"])
+
+
+def test_an_emission_that_was_not_made_here_is_refused(box):
+    shutil.rmtree("deployments")
+    with pytest.raises(Refusal, match="was not made here"):
+        import_results([str(box / "results.json")])
+
+
+def test_another_artifact_a_missing_design_and_an_invented_status_are_refused(box):
+    original = (box / "results.json").read_text()
+
+    def first(raw: dict) -> dict:
+        return next(iter(raw["designs"].values()))
+
+    for change, reason in (
+        (lambda raw: first(raw).update(artifact="0" * 64), "ran artifact"),
+        (lambda raw: raw["designs"].clear(), "every design"),
+        (lambda raw: first(raw).update(status="FINE"), "status 'FINE'"),
+    ):
+        (box / "results.json").write_text(original)
+        reseal(box, change)
+        with pytest.raises(Refusal, match=reason):
+            import_results([str(box / "results.json")])
+
+
+def test_a_status_other_than_completed_fails_even_under_a_seal_that_fits(box):
+    def hide(raw: dict) -> None:
+        next(iter(raw["designs"].values()))["dispatches"][2]["status"] = "TIMEOUT"
+
+    reseal(box, hide)
+    assert import_results([str(box / "results.json")]).code == 1
+    assert records()[0].entry.figures == {}
+
+
+def test_the_same_results_count_once(box):
+    import_results([str(box / "results.json")])
+    with pytest.raises(Refusal, match="holds these results"):
+        import_results([str(box / "results.json")])
+
+
+@pytest.mark.parametrize("fault, status", [("timeout", "TIMEOUT"), ("silent timeout", "TIMEOUT"), ("error", "ERROR")])
+def test_a_dispatch_that_does_not_complete_fails_here_and_there(box, bench, fault, status):
+    """Faults RT-01: half of the output is written, and the state is the only sign."""
+    ended = bench.run_here(box, fault=fault)
+    assert ended.returncode == 1
+    assert import_results([str(box / "results.json")]).code == 1
+    entry = records()[0].entry
+    assert (entry.body["status"], entry.body["passed"], entry.figures) == (status, False, {})
+
+
+def test_a_stale_device_fails_here_and_there(box, bench):
+    """Faults RT-02: right once, and the same again from then on."""
+    ended = bench.run_here(box, fault="stale")
+    assert ended.returncode == 1
+    (found,) = json.loads((box / "results.json").read_text())["designs"].values()
+    assert "stale" in found["reads"][1]["failures"]
+    assert import_results([str(box / "results.json")]).code == 1
+
+
+def test_a_machine_without_its_tools_says_all_that_is_missing_and_leaves_no_results(box, bench):
+    bench.tools = {"PATH": "/usr/bin:/bin"}
+    ended = bench.run_here(box)
+    assert ended.returncode == 2
+    for name in ("pyxrt", "aiecc", "Peano"):
+        assert name in ended.stderr
+    assert not (box / "results.json").exists()
+
+
+def test_fewer_than_twenty_timed_dispatches_are_refused(box, bench):
+    assert bench.run_here(box, "--iterations", "3").returncode == 2
+
+
+def test_emit_goes_on_where_it_stopped_and_never_into_a_finished_or_foreign_folder(bench):
+    emit([*ADD, "--out", "box"])
+    with pytest.raises(Refusal, match="finished emission"):
+        emit([*ADD, "--out", "box"])
+    Path("mine").mkdir()
+    Path("mine/notes").write_text("x")
+    with pytest.raises(Refusal, match="not empty"):
+        emit([*ADD, "--out", "mine"])
+    Path("box/manifest.json").unlink()  # as a kill before the end leaves it
+    written = next(Path("box").glob("designs/*/design.json")).stat().st_mtime_ns
+    emit([*ADD, "--out", "box"])
+    assert next(Path("box").glob("designs/*/design.json")).stat().st_mtime_ns == written
+
+
+def test_a_kernel_without_its_shape_is_refused(bench):
+    with pytest.raises(Refusal, match="without -N"):
+        emit(["add", "-M", "64", "--out", "box"])
+    assert not Path("box").exists()
+
+
+@pytest.mark.slow
+def test_a_models_designs_and_its_whole_module_go_out_and_come_back(bench):
+    write_fixture(Path("small"))
+    words = ["small", "--layers", "1", "--context", "256", "--entry", "decode_256", "--module", "--out", "box"]
+    assert emit(words).code == 0
+    folder = Path("box").absolute()
+    description = json.loads((folder / "designs/module/design.json").read_text())
+    assert description["flow"] == "elf"
+    assert [len(sizes) for sizes in description["arguments"].values()] == [5] * len(description["arguments"])
+    ended = bench.run_here(folder)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    found = json.loads((folder / "results.json").read_text())["designs"]
+    assert {read["equal_to_twin"] for read in found["module"]["reads"]} == {1.0}
+    assert import_results([str(folder / "results.json")]).code == 0
+    assert all(record.entry.synthetic_weights for record in records())
+    assert {"npu:module"} < {record.entry.subject for record in records()}
+
+
+TOOLS = [name for name in ("aie-opt", "aiecc") if shutil.which(name)]
+
+
+@pytest.mark.skipif(not TOOLS, reason="1 emitted text not checked: neither aie-opt nor aiecc on the PATH")
+def test_the_emitted_text_is_accepted_by_mlir_aie(box):
+    text = next(box.glob("designs/*/design.mlir"))
+    passes = (
+        "builtin.module(aie.device(aie-assign-lock-ids,aie-register-objectFifos,aie-objectFifo-stateful-transform))"
+    )
+    command = {
+        "aie-opt": ["aie-opt", f"--pass-pipeline={passes}", str(text)],
+        "aiecc": ["aiecc", "--no-compile", "--no-link", "--no-xchesscc", "--no-xbridge", str(text)],
+    }[TOOLS[0]]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=box)
+    assert done.returncode == 0, done.stderr

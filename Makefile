@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test check bench lint env clean
+.PHONY: demo test check bench lint env clean plugin-check plugin-golden registry
 
 demo:
 	$(PYTHON) scripts/demo.py
@@ -24,6 +24,18 @@ bench: $(VENV)/.test-ready
 
 env:
 	$(PYTHON) scripts/environment.py
+
+# The plugin in the real client: fetched once from npm (402 MB) into .cache, run offline in an empty home.
+plugin-check: $(VENV)/.test-ready
+	$(RUN) -m pytest -o python_files='check_*.py' -n 2 --durations=5 tests/plugin_check
+
+plugin-golden: $(VENV)/.test-ready
+	$(RUN) -m tests.plugin_check.golden
+
+# What the deployments here have verified becomes part of the pack: kernels/registry.jsonl.
+registry:
+	$(PYTHON) scripts/environment.py
+	$(RUN) -m pipeline.registry --merge
 
 # torch and transformers are for the tests alone.
 $(VENV)/.test-ready: pyproject.toml scripts/environment.py

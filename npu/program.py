@@ -149,6 +149,7 @@ class BufferDescriptor:
     next: int | None = None  # index in the chain, None ends it
     bd_id: int | None = None
     packet: tuple[int, int] | None = None  # (type, id)
+    burst_bytes: int = 0  # AXI burst of a shim BD, 0 leaves it to the tools; it changes rates, never values
     where: str = ""  # location in the text, for messages
 
 
@@ -156,7 +157,8 @@ class BufferDescriptor:
 class DmaProgram:
     """The chain of one in-array channel (aie.mem, aie.memtile_dma): `bds[0]` first, then by `next`.
 
-    A ring has no end; a chain that ends is executed 1 + repeat_count times.
+    A ring has no end; a chain that ends is executed 1 + repeat_count times. Several programs of one channel run one after
+    another, in the order in which the device lists them.
     """
 
     channel: Channel
@@ -224,7 +226,7 @@ class UseLock:
 
 @dataclass(frozen=True)
 class Op:
-    """A value computed in the core: arith, memref.load, casts, subviews. `result` is None for stores.
+    """A value computed in the core: arith, memref, vector and cascade operations. `result` is None for stores.
 
     name: MLIR operation name ("arith.addi", "memref.load", ...); `attributes` its constants.
     """
@@ -246,8 +248,16 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Assign:
+    """targets := values, all at once: what loops, branches, blocks and called functions pass on."""
+
+    targets: tuple[str, ...]
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class For:
-    """scf.for: `variable` from lower to upper (exclusive) by step, all value names; iter_args are refused."""
+    """scf.for: `variable` from lower to upper (exclusive) by step, all value names; iter_args become assignments."""
 
     variable: str
     lower: str
@@ -265,14 +275,37 @@ class While:
 
 @dataclass(frozen=True)
 class If:
-    """scf.if on a value, without results."""
+    """scf.if on a value; results become assignments."""
 
     condition: str
     then: tuple[Statement, ...]
     otherwise: tuple[Statement, ...] = ()
 
 
-Statement = Acquire | Release | UseLock | Op | Call | For | While | If
+@dataclass(frozen=True)
+class Loop:
+    """scf.while: again and again `head`, then `body` while `condition` holds."""
+
+    head: tuple[Statement, ...]
+    condition: str
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A control-flow graph (cf.br, cf.cond_br): begins at blocks[0], follows `Jump`, ends where a block has none."""
+
+    blocks: tuple[tuple[Statement, ...], ...]
+
+
+@dataclass(frozen=True)
+class Jump:
+    """On to a block of the innermost `Blocks`; the last statement of a block, or of a branch that ends one."""
+
+    block: int
+
+
+Statement = Acquire | Release | UseLock | Op | Call | Assign | For | While | Loop | If | Blocks | Jump
 
 
 @dataclass(frozen=True)

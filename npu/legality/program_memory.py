@@ -29,7 +29,21 @@ from math import lcm
 from npu.array import SOURCES, Array
 from npu.legality.statements import acquired_depths, children, constants, trip_count, walk
 from npu.legality.violation import Basis, Severity, Violation
-from npu.program import Acquire, Call, Core, DeviceProgram, For, If, Program, Release, Statement, UseLock, While
+from npu.program import (
+    Acquire,
+    Blocks,
+    Call,
+    Core,
+    DeviceProgram,
+    For,
+    If,
+    Loop,
+    Program,
+    Release,
+    Statement,
+    UseLock,
+    While,
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +98,7 @@ def _size(body: tuple[Statement, ...], core: Core, known: dict[str, int], costs:
     total = 0
     for statement in body:
         inside = _size(children(statement), core, known, costs)
-        if isinstance(statement, For | While | If):
+        if isinstance(statement, For | While | Loop | If | Blocks):
             total += costs.branch + inside * _copies(statement, core, known)
         elif isinstance(statement, Call):
             total += costs.call

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from npu.program import Acquire, Core, For, If, Op, Statement, While
+from npu.program import Acquire, Blocks, Core, For, If, Loop, Op, Statement, While
 
 
 def walk(body: Iterable[Statement]) -> Iterator[Statement]:
@@ -21,6 +21,10 @@ def children(statement: Statement) -> tuple[Statement, ...]:
         return statement.body
     if isinstance(statement, If):
         return statement.then + statement.otherwise
+    if isinstance(statement, Loop):
+        return statement.head + statement.body
+    if isinstance(statement, Blocks):
+        return tuple(inner for block in statement.blocks for inner in block)
     return ()
 
 

@@ -134,6 +134,9 @@ class CoreOp(DictOp):
     assembly_format = "`(` $tile `)` $body attr-dict"
 
 
+_BUFFER_DICT = ("sym_name", "address", "mem_bank", "initial_value")
+
+
 @irdl_op_definition
 class BufferOp(IRDLOperation):
     """Memory of a tile, optionally with an address, a bank and an initial value."""
@@ -155,7 +158,7 @@ class BufferOp(IRDLOperation):
         memref = parser.parse_type()
         if not isinstance(memref, MemRefType):
             parser.raise_error("expected a memref type")
-        properties = {key: attributes.pop(key) for key in ("sym_name", "address", "mem_bank") if key in attributes}
+        properties = {key: attributes.pop(key) for key in _BUFFER_DICT if key in attributes}
         if parser.parse_optional_punctuation("="):
             properties["initial_value"] = parse_dense(parser, memref)
         return cls.build(operands=[tile], properties=properties, attributes=attributes, result_types=[memref])

@@ -251,6 +251,20 @@ class DmaWaitOp(DictOp):
 
 
 @irdl_op_definition
+class SyncOp(DictOp):
+    """Waits for the next token of one DMA channel; direction 0 is S2MM, 1 MM2S."""
+
+    name = "aiex.npu.sync"
+    column = prop_def(I32Attr)
+    row = prop_def(I32Attr)
+    direction = prop_def(I32Attr)
+    channel = prop_def(I32Attr)
+    column_num = prop_def(I32Attr)
+    row_num = prop_def(I32Attr)
+    assembly_format = "attr-dict"
+
+
+@irdl_op_definition
 class RtpWriteOp(IRDLOperation):
     """Writes one constant 32-bit word into a core's buffer; `index` counts words."""
 
@@ -300,5 +314,5 @@ class SetLockOp(DictOp):
 
 OPERATIONS = [
     OldRuntimeSequenceOp, ConfigureOp, RunOp, ConfigureTaskOp, ConfigureTaskForOp, StartTaskOp, AwaitTaskOp,
-    FreeTaskOp, DmaMemcpyNdOp, DmaWaitOp, RtpWriteOp, SetLockOp,
+    FreeTaskOp, DmaMemcpyNdOp, DmaWaitOp, SyncOp, RtpWriteOp, SetLockOp,
 ]  # fmt: skip

@@ -17,13 +17,14 @@ from pathlib import Path
 from xdsl.dialects.func import FuncOp
 
 from npu.mlir.aie import DeviceOp
+from npu.mlir.memref_data import GlobalOp
 from npu.mlir.read_device import DeviceReader
 from npu.mlir.text import parse_module
 from npu.program import DeviceProgram, Program, Run
 from refusal import Refusal
 
 # Part of every cache key. Raise it whenever the same text would give another Program.
-VERSION = 2
+VERSION = 3
 
 
 def load_program(text: str, *, cache: Path | None = None) -> Program:
@@ -99,7 +100,7 @@ def _lower(text: str, digest: str, file: str = "module") -> Program:
     for op in parsed.module.body.block.ops:
         if isinstance(op, DeviceOp):
             devices.append(op)
-        elif isinstance(op, FuncOp):
+        elif isinstance(op, FuncOp | GlobalOp):
             outer.append(op)
         else:
             raise Refusal(f"{op.name} in a module", expected="aie.device", where=parsed.where(op))

@@ -1,31 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """Core bodies: from operations to the statement tree of `npu.program`.
 
-Values are named `%<hint>`, made unique within the core; buffers and functions keep their symbols.
+What loops carry, branches yield, blocks take and functions return becomes assignments; a function with a body is put
+in place of its call. Values are named `%<hint>`, made unique within the core; buffers and functions keep their symbols.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from xdsl.dialects import arith, memref, scf
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, MemRefType
-from xdsl.dialects.func import CallOp
-from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.dialects import arith, cf, memref, scf
+from xdsl.dialects.builtin import IntegerAttr
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Block, Operation, Region, SSAValue
 
 from npu.mlir.aie import BufferOp, CoreOp, EndOp, LockOp, UseLockOp, tile_place
 from npu.mlir.aie_fifo import AcquireOp, ReleaseOp, SubviewAccessOp
+from npu.mlir.aie_streams import GetCascadeOp, PutCascadeOp
 from npu.mlir.fifo_spec import AcquireSpec, EndKey
+from npu.mlir.read_values import ValueReader
 from npu.mlir.text import ParsedModule
-from npu.mlir.types import dtype_of, memref_of
+from npu.mlir.types import memref_of
 from npu.program import (
     Acquire,
+    Assign,
+    Blocks,
     Call,
     Core,
     FifoEnd,
     For,
     If,
+    Jump,
     LockUse,
+    Loop,
     Op,
     Release,
     Statement,
@@ -37,18 +44,6 @@ from refusal import Refusal
 
 DEFAULT_STACK_BYTES = 1024
 ENDLESS_FROM = (1 << 31) - 1
-_CMPI = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
-
-# Operations without regions that a core may compute with; all others are refused.
-SCALAR_OPS = frozenset(
-    f"arith.{name}"
-    for name in (
-        "addi", "subi", "muli", "divsi", "divui", "remsi", "remui", "ceildivsi", "ceildivui", "floordivsi", "minsi",
-        "maxsi", "minui", "maxui", "andi", "ori", "xori", "shli", "shrsi", "shrui", "addf", "subf", "mulf", "divf",
-        "maximumf", "minimumf", "maxnumf", "minnumf", "negf", "cmpi", "cmpf", "select", "index_cast", "index_castui",
-        "extsi", "extui", "trunci", "extf", "truncf", "sitofp", "uitofp", "fptosi", "fptoui", "bitcast",
-    )
-)  # fmt: skip
 
 
 def core_tile(op: CoreOp) -> TileId:
@@ -75,6 +70,8 @@ class CoreReader:
         buffer_name: Callable[[BufferOp], str],
         lock_name: Callable[[LockOp], str],
         link_files: Mapping[str, str | None],
+        bodies: Mapping[str, FuncOp] | None = None,
+        global_name: Callable[[Operation, TileId, str], str] | None = None,
     ) -> None:
         self.parsed, self.op, self.all_ends = parsed, op, ends
         self.buffer_name, self.lock_name, self.functions = buffer_name, lock_name, link_files
@@ -84,6 +81,16 @@ class CoreReader:
         self.ends: list[FifoEnd] = []
         self.end_index: dict[tuple[str, str], int] = {}
         self.files: dict[str, None] = {}
+        self.bodies = bodies or {}
+        self.inside: list[str] = []  # functions that are being put in place
+        self._global_name = global_name
+        self.values = ValueReader(self.name, parsed.where)
+
+    def global_name(self, op: Operation, symbol: str) -> str:
+        """The buffer that holds a memref.global in this core's memory."""
+        if self._global_name is None:
+            raise self.refuse(op, f"@{symbol}", "a memref.global of this device or module")
+        return self._global_name(op, self.tile, symbol)
 
     def refuse(self, op: Operation, found: str, expected: str) -> Refusal:
         return Refusal(found, expected=expected, where=self.parsed.where(op), next_step="change the core's body")
@@ -109,14 +116,11 @@ class CoreReader:
 
     def read(self) -> Core:
         op = self.op
-        blocks = list(op.body.blocks)
-        if len(blocks) != 1:
-            raise self.refuse(op, f"a body of {len(blocks)} blocks", "structured control flow (scf) in one block")
         if op.elf_file is not None:
             raise self.refuse(op, f"elf_file {op.elf_file.data}", "a body: a finished ELF cannot run here")
         if op.link_with is not None and op.link_files is not None:
             raise self.refuse(op, "link_with and link_files", "one of them")
-        body = self.block(blocks[0])
+        body = self.graph(op.body, None)
         if op.link_with is not None:
             self.files[op.link_with.data] = None
         for file in op.link_files.data if op.link_files is not None else ():
@@ -133,44 +137,87 @@ class CoreReader:
 
     # ---- statements ---------------------------------------------------------------------------
 
-    def block(self, block: Block) -> tuple[Statement, ...]:
+    def block(self, block: Block, results: tuple[str, ...] | None = None) -> tuple[Statement, ...]:
+        """The statements of a block; `results` are the names that its yield or return assigns."""
         statements: list[Statement] = []
         for op in block.ops:
-            statement = self.statement(op)
-            if statement is not None:
-                statements.append(statement)
+            if isinstance(op, EndOp | SubviewAccessOp):
+                continue  # a view is named by its acquire
+            if isinstance(op, scf.YieldOp | ReturnOp):
+                statements += self.assign(results or (), op.operands)
+            elif isinstance(op, memref.GetGlobalOp):
+                self.names[op.memref] = self.global_name(op, op.name_.root_reference.data)
+            elif isinstance(op, scf.ForOp | scf.IfOp | scf.WhileOp | CallOp):
+                statements += self.structured(op)
+            else:
+                statements.append(self.statement(op))
         return tuple(statements)
 
-    def statement(self, op: Operation) -> Statement | None:
+    def assign(self, targets: Sequence[str], values: Sequence[SSAValue]) -> list[Statement]:
+        """Nothing where there is nothing to pass on."""
+        return [Assign(tuple(targets), tuple(self.name(value) for value in values))] if targets else []
+
+    def structured(self, op: Operation) -> list[Statement]:
         match op:
-            case EndOp() | scf.YieldOp():
-                return None
-            case SubviewAccessOp():
-                return None  # named by its acquire
+            case scf.ForOp():
+                return self.loop(op)
+            case scf.WhileOp():
+                return self.while_loop(op)
+            case scf.IfOp():
+                results = tuple(self.name(value) for value in op.results)
+                then, otherwise = self.region(op.true_region, results), self.region(op.false_region, results)
+                return [If(self.name(op.cond), then, otherwise)]
+        assert isinstance(op, CallOp)
+        return self.call(op)
+
+    def statement(self, op: Operation) -> Statement:
+        match op:
             case AcquireOp():
                 return self.acquire(op)
             case ReleaseOp():
                 return Release(self.end(op, op.fifo, op.port_name), op.count)
             case UseLockOp():
                 return self.use_lock(op)
-            case CallOp():
-                return self.call(op)
-            case scf.ForOp():
-                return self.loop(op)
-            case scf.IfOp():
-                if op.results:
-                    raise self.refuse(op, "scf.if with results", "scf.if without, or arith.select")
-                then, otherwise = self.region(op.true_region), self.region(op.false_region)
-                return If(self.name(op.cond), then, otherwise)
-            case scf.WhileOp():
-                return self.endless(op)
             case scf.IndexSwitchOp():
                 return self.switch(op)
-        return self.scalar(op)
+            case PutCascadeOp():
+                return Op(op.name, None, (self.name(op.cascade_value),), (), self.parsed.where(op))
+            case GetCascadeOp():
+                return Op(op.name, self.name(op.cascade_value), (), (), self.parsed.where(op))
+        return self.values.read(op)
 
-    def region(self, region) -> tuple[Statement, ...]:
+    def region(self, region: Region, results: tuple[str, ...] = ()) -> tuple[Statement, ...]:
         block = region.blocks.first
-        return self.block(block) if block is not None else ()
+        return self.block(block, results) if block is not None else ()
+
+    def graph(self, region: Region, results: tuple[str, ...] | None) -> tuple[Statement, ...]:
+        """A region of one block, or of blocks that branch to each other."""
+        blocks = list(region.blocks)
+        if len(blocks) == 1:
+            return self.block(blocks[0], results)
+        number = {block: index for index, block in enumerate(blocks)}
+        return (Blocks(tuple(self.branching(block, number, results) for block in blocks)),)
+
+    def branching(
+        self, block: Block, number: Mapping[Block, int], results: tuple[str, ...] | None
+    ) -> tuple[Statement, ...]:
+        last = block.last_op
+        if not isinstance(last, cf.BranchOp | cf.ConditionalBranchOp):
+            if not isinstance(last, EndOp | ReturnOp):
+                raise self.refuse(last or self.op, "a block without end", "cf.br, cf.cond_br, func.return or aie.end")
+            return self.block(block, results)
+        last.detach()
+        body = self.block(block)
+        block.add_op(last)
+
+        def jump(target: Block, values: Sequence[SSAValue]) -> tuple[Statement, ...]:
+            arguments = [self.name(argument) for argument in target.args]
+            return (*self.assign(arguments, values), Jump(number[target]))
+
+        if isinstance(last, cf.BranchOp):
+            return (*body, *jump(last.successor, last.arguments))
+        then, otherwise = jump(last.then_block, last.then_arguments), jump(last.else_block, last.else_arguments)
+        return (*body, If(self.name(last.cond), then, otherwise))
 
     def end(self, op: Operation, fifo: str, port: str) -> int:
         key = (fifo, port)
@@ -209,35 +256,68 @@ class CoreReader:
     def use_lock(self, op: UseLockOp) -> UseLock:
         return UseLock(lock_use(self.parsed, op, self.lock_name), acquire=op.properties["action"].data != "Release")
 
-    def call(self, op: CallOp) -> Call:
-        if op.results:
-            raise self.refuse(op, f"a result of @{op.callee.string_value()}", "a function without results")
+    def call(self, op: CallOp) -> list[Statement]:
+        """A kernel, or a function with a body, which is put in place of the call."""
         callee = op.callee.string_value()
+        body = self.bodies.get(callee)
+        if body is not None:
+            return self.inline(op, callee, body)
+        if op.results:
+            raise self.refuse(op, f"a result of @{callee}", "a kernel without results: it writes through its arguments")
         if callee not in self.functions:
-            raise self.refuse(op, f"a call of @{callee}", "a private func.func of that name in the device or module")
+            raise self.refuse(op, f"a call of @{callee}", "a func.func of that name in the device or module")
         if self.functions[callee] is not None:
             self.files[self.functions[callee]] = None
-        return Call(callee, tuple(self.name(value) for value in op.arguments), self.parsed.where(op))
+        return [Call(callee, tuple(self.name(value) for value in op.arguments), self.parsed.where(op))]
 
-    def loop(self, op: scf.ForOp) -> For | While:
-        if op.iter_args:
-            raise self.refuse(op, "scf.for with iter_args", "a loop without; keep state in a buffer")
+    def inline(self, op: CallOp, callee: str, function: FuncOp) -> list[Statement]:
+        if callee in self.inside:
+            raise self.refuse(op, f"@{callee} calls itself", "a loop")
+        for inner in function.walk():
+            if isinstance(inner, AcquireOp | ReleaseOp):
+                raise self.refuse(inner, f"{inner.name} in @{callee}", "object FIFO operations in the core itself")
+        self.inside.append(callee)
+        results = tuple(self.name(value) for value in op.results)
+        entry = function.body.blocks.first
+        assert entry is not None
+        arguments = [self.name(argument) for argument in entry.args]
+        statements = [*self.assign(arguments, op.arguments), *self.graph(function.body, results)]
+        self.inside.pop()
+        return statements
+
+    def loop(self, op: scf.ForOp) -> list[Statement]:
         block = op.body.block
         bounds = [_constant(value) for value in (op.lb, op.ub, op.step)]
-        variable = block.args[0]
+        variable, *carried = block.args
         if (
             bounds[0] == 0 and bounds[2] == 1 and bounds[1] is not None
-            and bounds[1] >= ENDLESS_FROM and not variable.uses.get_length()
+            and bounds[1] >= ENDLESS_FROM and not variable.uses.get_length() and not carried
         ):  # fmt: skip
-            return While(self.block(block))
-        return For(self.name(variable), self.name(op.lb), self.name(op.ub), self.name(op.step), self.block(block))
+            return [While(self.block(block))]
+        names = tuple(self.name(value) for value in carried)
+        before = self.assign(names, op.iter_args)
+        bounds_names = (self.name(op.lb), self.name(op.ub), self.name(op.step))
+        statement = For(self.name(variable), *bounds_names, self.block(block, names))
+        after = [Assign(tuple(self.name(value) for value in op.results), names)] if names else []
+        return [*before, statement, *after]
 
-    def endless(self, op: scf.WhileOp) -> While:
-        before = list(op.before_region.block.ops)
-        condition = before[-1]
-        if op.results or op.arguments or len(before) > 2 or _constant(condition.operands[0]) not in (1, -1, True):
-            raise self.refuse(op, "scf.while with a condition", "an endless one, or scf.for")
-        return While(self.block(op.after_region.block))
+    def while_loop(self, op: scf.WhileOp) -> list[Statement]:
+        head, body = op.before_region.block, op.after_region.block
+        condition = head.last_op
+        if not isinstance(condition, scf.ConditionOp):
+            raise self.refuse(op, "scf.while without scf.condition", "scf.condition at the end of its first region")
+        passed = tuple(condition.args)
+        carried = tuple(self.name(argument) for argument in head.args)
+        if not passed and not carried and _constant(condition.condition) in (1, -1, True) and len(list(head.ops)) <= 2:
+            return [While(self.block(body))]
+        results = tuple(self.name(value) for value in op.results)
+        inner = tuple(self.name(argument) for argument in body.args)
+        condition.detach()
+        first = self.block(head)
+        head.add_op(condition)
+        first = (*first, *self.assign((*results, *inner), (*passed, *passed)))
+        statement = Loop(first, self.name(condition.condition), self.block(body, carried))
+        return [*self.assign(carried, op.arguments), statement]
 
     def switch(self, op: scf.IndexSwitchOp) -> Op:
         """How aie-opt writes FIFO rotation: a choice between buffers. Operands: index, default, then the cases."""
@@ -254,43 +334,6 @@ class CoreReader:
             op.name, self.name(op.results[0]), operands, (("cases", cases), ("type", type)), self.parsed.where(op)
         )
 
-    def scalar(self, op: Operation) -> Op:
-        where = self.parsed.where(op)
-        operands = tuple(self.name(value) for value in op.operands)
-        if isinstance(op, arith.ConstantOp):
-            return Op(
-                op.name, self.name(op.result), (), (("value", _value(op.value)), ("type", dtype_of(op.result.type)))
-            )
-        if isinstance(op, memref.StoreOp):
-            return Op(op.name, None, operands, (("type", dtype_of(op.value.type)),), where)
-        if isinstance(op, memref.LoadOp):
-            return Op(op.name, self.name(op.res), operands, (("type", dtype_of(op.res.type)),), where)
-        if isinstance(op, memref.SubviewOp | memref.ReinterpretCastOp):
-            return self.view(op, operands, where)
-        if op.name not in SCALAR_OPS or op.regions:
-            raise self.refuse(op, f"operation {op.name}", "scf.for, scf.if, func.call, arith, memref.load and store")
-        attributes: list[tuple[str, object]] = [("type", dtype_of(op.results[0].type))]
-        first = op.operands[-1].type
-        attributes.append(("operand_type", dtype_of(first)))
-        if isinstance(op, arith.CmpiOp):
-            attributes.append(("predicate", _CMPI[op.predicate.value.data]))
-        elif isinstance(op, arith.CmpfOp):
-            attributes.append(("predicate", op.predicate.value.data))
-        return Op(op.name, self.name(op.results[0]), operands, tuple(attributes), where)
-
-    def view(self, op: memref.SubviewOp | memref.ReinterpretCastOp, operands: tuple[str, ...], where: str) -> Op:
-        if len(op.operands) != 1 and isinstance(op, memref.ReinterpretCastOp):
-            raise self.refuse(op, "a cast with computed offsets", "constants")
-        result: Attribute = op.result.type
-        assert isinstance(result, MemRefType)
-        attributes = (
-            ("offsets", tuple(op.static_offsets.get_values())),
-            ("sizes", tuple(op.static_sizes.get_values())),
-            ("strides", tuple(op.static_strides.get_values())),
-            ("type", memref_of(result)),
-        )
-        return Op(op.name, self.name(op.result), operands, attributes, where)
-
 
 def lock_use(parsed: ParsedModule, op: UseLockOp, lock_name: Callable[[LockOp], str]) -> LockUse:
     """What a use_lock does to which lock."""
@@ -306,9 +349,3 @@ def _constant(value: SSAValue) -> int | None:
     if isinstance(owner, arith.ConstantOp) and isinstance(owner.value, IntegerAttr):
         return owner.value.value.data
     return None
-
-
-def _value(attribute: Attribute) -> int | float:
-    if isinstance(attribute, IntegerAttr | FloatAttr):
-        return attribute.value.data
-    raise Refusal(f"constant {attribute}", expected="an integer or float")

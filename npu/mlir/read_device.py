@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import count
 
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, MemRefType
@@ -32,6 +33,7 @@ from npu.mlir.aie_fifo import ObjectFifoAllocateOp, ObjectFifoLinkOp, ObjectFifo
 from npu.mlir.attributes import ints_of
 from npu.mlir.fifo_spec import FifoSpec, LinkSpec, Lowered
 from npu.mlir.lower_fifos import lower_fifos
+from npu.mlir.memref_data import GlobalOp
 from npu.mlir.place import assign_bd_ids, place
 from npu.mlir.read_core import DEFAULT_STACK_BYTES, CoreReader, acquires_of, core_tile
 from npu.mlir.read_dma import read_dma_region, refuse
@@ -56,22 +58,27 @@ from npu.program import (
 class DeviceReader:
     """Reads one device. Operations are sorted by kind first; nothing depends on forward references."""
 
-    def __init__(self, parsed: ParsedModule, op: DeviceOp, outer_functions: list[FuncOp]) -> None:
+    def __init__(self, parsed: ParsedModule, op: DeviceOp, outer: list[FuncOp | GlobalOp]) -> None:
         self.parsed, self.op = parsed, op
         self.target = op.properties["device"].data
         self.array: Array = array_of(self.target)
         self.by_type: dict[type, list[Operation]] = {}
-        self.ops = list(op.body.block.ops)
+        self.ops = list(_with_nested(op))
         for inner in self.ops:
             self.by_type.setdefault(type(inner), []).append(inner)
-        self.functions = [self.function(f) for f in (*outer_functions, *self.all(FuncOp))]
+        functions = [*(f for f in outer if isinstance(f, FuncOp)), *self.all(FuncOp)]
+        self.functions = [self.function(f) for f in functions if not f.body.blocks]
+        self.bodies = {f.sym_name.data: f for f in functions if f.body.blocks}
+        globals_ = [*(g for g in outer if isinstance(g, GlobalOp)), *self.all(GlobalOp)]
+        self.globals = {g.sym_name.data: g for g in globals_}
+        self.global_buffers: dict[str, Buffer] = {}
         self.buffer_names: dict[BufferOp, str] = {}
         self.lock_names: dict[LockOp, str] = {}
         self.schemes: dict[TileId, str] = {}
 
     KNOWN = (
         TileOp, BufferOp, LockOp, CoreOp, MemOp, MemTileDmaOp, ShimDmaOp, FlowOp, PacketFlowOp, CascadeFlowOp,
-        ShimDmaAllocationOp, ObjectFifoOp, ObjectFifoLinkOp, ObjectFifoAllocateOp, FuncOp, _RuntimeSequence,
+        ShimDmaAllocationOp, ObjectFifoOp, ObjectFifoLinkOp, ObjectFifoAllocateOp, FuncOp, GlobalOp, _RuntimeSequence,
     )  # fmt: skip
 
     def all(self, kind: type) -> list:
@@ -101,7 +108,9 @@ class DeviceReader:
         buffers, fallbacks = self.placed(tiles, self.buffers(lowered))
         links = {function.name: function.link_with for function in self.functions}
         cores = tuple(
-            CoreReader(self.parsed, op, lowered.ends, self.buffer_name, self.lock_name, links).read()
+            CoreReader(
+                self.parsed, op, lowered.ends, self.buffer_name, self.lock_name, links, self.bodies, self.global_buffer
+            ).read()
             for op in self.all(CoreOp)
         )
         shims, packets = self.allocations(lowered)
@@ -114,7 +123,7 @@ class DeviceReader:
             name=self.op.sym_name.data,
             target=self.target,
             tiles=tuple(tiles),
-            buffers=buffers,
+            buffers=(*buffers, *self.global_buffers.values()),
             locks=(*locks, *lowered.locks),
             dmas=self.dmas([*explicit, *lowered.dmas]),
             routes=(*self.routes(), *lowered.routes),
@@ -139,8 +148,6 @@ class DeviceReader:
         return tile
 
     def function(self, op: FuncOp) -> KernelFunction:
-        if op.body.blocks:
-            raise refuse(self.parsed, op, "a function with a body", "private declarations of C++ kernels")
         if op.function_type.outputs.data:
             raise refuse(self.parsed, op, "a function with results", "none")
         arguments = []
@@ -151,6 +158,16 @@ class DeviceReader:
 
     def buffer_name(self, op: BufferOp) -> str:
         return self.buffer_names[op]
+
+    def global_buffer(self, op: Operation, tile: TileId, symbol: str) -> str:
+        """The copy of a memref.global that the linker puts among a core's data; where is not known before linking."""
+        known = self.globals.get(symbol)
+        if known is None:
+            raise refuse(self.parsed, op, f"@{symbol}", "a memref.global of this device or module")
+        name = f"{symbol}:{tile.col}:{tile.row}"
+        initial = _bytes(known.initial_value) if known.initial_value is not None else None
+        self.global_buffers[name] = Buffer(name, tile, memref_of(known.type), initial=initial)
+        return name
 
     def lock_name(self, op: LockOp) -> str:
         return self.lock_names[op]
@@ -304,11 +321,12 @@ class DeviceReader:
 
     def dmas(self, dmas: list[DmaProgram]) -> tuple[DmaProgram, ...]:
         """With BD ids, given tile by tile."""
-        numbered: dict[Channel, DmaProgram] = {}
+        numbered: dict[int, DmaProgram] = {}
         for tile in dict.fromkeys(dma.channel.tile for dma in dmas):
-            mine = [dma for dma in dmas if dma.channel.tile == tile]
-            numbered |= {dma.channel: dma for dma in assign_bd_ids(mine, self.array.limits(tile))}
-        return tuple(numbered[dma.channel] for dma in dmas)
+            mine = [index for index, dma in enumerate(dmas) if dma.channel.tile == tile]
+            given = assign_bd_ids([dmas[index] for index in mine], self.array.limits(tile))
+            numbered |= dict(zip(mine, given, strict=True))
+        return tuple(numbered[index] for index in range(len(dmas)))
 
     def allocations(self, lowered: Lowered) -> tuple[dict[str, Channel], dict[str, tuple[int, int]]]:
         """Shim channels by symbol (FIFO names, `<fifo>_shim_alloc`, explicit allocations), and their packets."""
@@ -335,10 +353,15 @@ class DeviceReader:
             dest = Channel(TileId(*tile_place(op.dest)), Direction.S2MM, op.dest_channel.value.data)
             by_source.setdefault(source, []).append(dest)
         routes = [Route(source, tuple(dests)) for source, dests in by_source.items()]
-        return routes + [self.packet_route(op) for op in self.all(PacketFlowOp)]
+        packets = (self.packet_route(op) for op in self.all(PacketFlowOp))
+        return routes + [route for route in packets if route is not None]
 
-    def packet_route(self, op: PacketFlowOp) -> Route:
+    def packet_route(self, op: PacketFlowOp) -> Route | None:
+        """None for the way of task tokens, from a tile's control port to the shim: a Program takes it for granted."""
         sources, dests = [], []
+        ends = [end.properties["bundle"].data for end in op.ports.block.ops if "bundle" in end.properties]
+        if ends == ["TileControl", "South"]:
+            return None
         for end in op.ports.block.ops:
             if not isinstance(end, PacketSourceOp | PacketDestOp) or end.properties["bundle"].data != "DMA":
                 raise refuse(self.parsed, end, f"{end.name} in a packet flow", "DMA sources and destinations")
@@ -347,6 +370,14 @@ class DeviceReader:
         if len(sources) != 1 or not dests:
             raise refuse(self.parsed, op, f"{len(sources)} sources and {len(dests)} destinations", "one source")
         return Route(sources[0], tuple(dests), packet_id=op.ID.value.data, keep_header=_flag(op, "keep_pkt_header"))
+
+
+def _with_nested(device: DeviceOp) -> Iterator[Operation]:
+    """The device's operations; buffers and locks that stand inside a DMA program come before it."""
+    for op in device.body.block.ops:
+        if isinstance(op, MemOp | MemTileDmaOp):
+            yield from (inner for inner in op.walk() if isinstance(inner, BufferOp | LockOp))
+        yield op
 
 
 def dims_of(pairs: tuple[tuple[int, int], ...]) -> tuple[Dim, ...]:

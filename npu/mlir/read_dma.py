@@ -23,7 +23,8 @@ from npu.mlir.aie import (
     UseLockOp,
     tile_place,
 )
-from npu.mlir.fifo_spec import moved
+from npu.mlir.aie_streams import DmaOp
+from npu.mlir.fifo_spec import moved, ring
 from npu.mlir.read_core import lock_use
 from npu.mlir.text import ParsedModule
 from npu.mlir.types import dtype_of, has_identity_layout
@@ -103,7 +104,11 @@ def read_bd(
     for op in block.ops:
         match op:
             case UseLockOp():
-                if op.properties["action"].data == "Release":
+                releases = op.properties["action"].data == "Release"
+                if (release if releases else acquire) is not None:
+                    what = "release" if releases else "acquire"
+                    raise refuse(parsed, op, f"a second {what} in a BD block", f"one: a BD has one {what} field")
+                if releases:
                     release = lock_use(parsed, op, lock_name)
                 else:
                     acquire = lock_use(parsed, op, lock_name)
@@ -131,6 +136,10 @@ def read_bd(
     dims, iteration = split_iteration(dims) if shim else (dims, Dim(1, 0))
     length = bd.len.value.data if bd.len is not None else _whole(parsed, bd, memref, dims)
     padding = bd.pad_dimensions.data if bd.pad_dimensions is not None else ()
+    if len(padding) > len(dims):
+        raise refuse(parsed, bd, f"{len(padding)} pads of {len(dims)} data dimensions", "at most one pad per dimension")
+    if padding:
+        padding = ((0, 0),) * (len(dims) - len(padding)) + tuple(padding)  # pads that are left out are the outer ones
     check_product(parsed, bd, dims, length, padding)
     return BufferDescriptor(
         element_bytes=DTYPE_BYTES[dtype],
@@ -146,6 +155,7 @@ def read_bd(
         next=after,
         bd_id=bd.bd_id.value.data if bd.bd_id is not None else None,
         packet=packet,
+        burst_bytes=bd.burst_length.value.data if bd.burst_length is not None else 0,
         where=parsed.where(bd),
     )
 
@@ -196,23 +206,37 @@ def read_dma_region(
         return Place(buffer_name(value.owner), None, 0)
 
     for start in _starts(parsed, op.body):
-        bds, is_ring = read_chain(parsed, start.dest, locate, lock_name, shim=False)
         channel = Channel(tile, Direction(start.properties["channel_dir"].data), start.channel_index.value.data)
         repeat = start.repeat_count.value.data if start.repeat_count is not None else 0
-        if is_ring and repeat:
-            raise refuse(parsed, start, f"repeat_count {repeat} on a ring", "a chain that ends")
-        yield DmaProgram(channel, bds, repeat_count=repeat)
+        if isinstance(start, DmaOp):
+            blocks = [region.block for region in start.bds]
+            bds = [read_bd(parsed, block, None, locate, lock_name, shim=False) for block in blocks]
+            loop = start.loop is None or bool(start.loop.value.data)
+            yield ring(channel, bds, None if loop else 1 + repeat)
+            continue
+        chain, is_ring = read_chain(parsed, start.dest, locate, lock_name, shim=False)
+        # A ring never ends, so that its repeat count never comes to be used.
+        yield DmaProgram(channel, chain, repeat_count=0 if is_ring else repeat)
 
 
-def _starts(parsed: ParsedModule, region: Region) -> Iterator[DmaStartOp]:
+def _starts(parsed: ParsedModule, region: Region) -> Iterator[DmaStartOp | DmaOp]:
+    """The channels in the order in which the DMA program starts them; buffers and locks may be declared between."""
     block = region.blocks.first
     seen: set[Block] = set()
     while block is not None and block not in seen:
         seen.add(block)
-        last = block.last_op
-        if isinstance(last, EndOp):
-            return
-        if not isinstance(last, DmaStartOp) or block.first_op is not last:
-            raise refuse(parsed, last, f"{last.name} where a channel starts", "aie.dma_start or aie.end")
-        yield last
-        block = last.chain
+        following: Block | None = None
+        for op in block.ops:
+            match op:
+                case BufferOp() | LockOp() | EndOp():
+                    pass
+                case DmaOp():
+                    yield op
+                case DmaStartOp():
+                    following = op.chain
+                    yield op
+                case NextBdOp():
+                    following = op.dest
+                case _:
+                    raise refuse(parsed, op, f"{op.name} where a channel starts", "aie.dma_start, aie.dma or aie.end")
+        block = following

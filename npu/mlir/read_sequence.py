@@ -27,6 +27,7 @@ from npu.mlir.aiex import (
     RunOp,
     SetLockOp,
     StartTaskOp,
+    SyncOp,
 )
 from npu.mlir.read_dma import Place, check_product, read_chain, refuse, split_iteration
 from npu.mlir.text import ParsedModule
@@ -95,6 +96,8 @@ class SequenceReader:
                 self.memcpy(op)
             case DmaWaitOp():
                 self.wait(op)
+            case SyncOp():
+                self.sync(op)
             case RtpWriteOp():
                 name = op.buffer.root_reference.data
                 self.instructions.append(WriteParameter(name, op.index.value.data, op.value.value.data))
@@ -105,7 +108,7 @@ class SequenceReader:
                 self.instructions.append(SetLock(self.lock_name(owner), op.value.value.data))
             case ConfigureOp():
                 self.run_all(op)
-            case arith.ConstantOp() | memref.SubviewOp() | memref.ReinterpretCastOp():
+            case arith.ConstantOp() | memref.SubviewOp() | memref.ReinterpretCastOp() | memref.AssumeAlignmentOp():
                 pass  # resolved where they are used
             case _:
                 raise refuse(self.parsed, op, f"operation {op.name} in a sequence", "tasks, transfers, rtp_write, runs")
@@ -178,7 +181,8 @@ class SequenceReader:
             dims=dims,
             iteration=iteration,
             bd_id=op.id.value.data,
-            packet=op.packet.data if op.packet is not None else None,
+            packet=op.packet.data if op.packet is not None else self.packets.get(op.metadata.root_reference.data),
+            burst_bytes=op.burst_length.value.data if op.burst_length is not None else 0,
             where=self.parsed.where(op),
         )
         number = self.new_task(channel, (bd,), token, sizes[0] - 1, self.parsed.where(op))
@@ -191,6 +195,17 @@ class SequenceReader:
         waiting = self.tokens.get(self.channel(op, symbol), [])
         if not waiting:
             raise refuse(self.parsed, op, f"a wait on @{symbol}", "a started transfer there whose token nobody awaited")
+        self.instructions.append(AwaitTask(waiting.pop(0)))
+
+    def sync(self, op: SyncOp) -> None:
+        """The token wait at register level: one channel of one tile."""
+        if (op.column_num.value.data, op.row_num.value.data) != (1, 1):
+            raise refuse(self.parsed, op, "a wait for several tiles", "column_num = 1 and row_num = 1")
+        direction = Direction.MM2S if op.direction.value.data else Direction.S2MM
+        channel = Channel(TileId(op.column.value.data, op.row.value.data), direction, op.channel.value.data)
+        waiting = self.tokens.get(channel, [])
+        if not waiting:
+            raise refuse(self.parsed, op, f"a wait for {channel}", "a started transfer there with a token")
         self.instructions.append(AwaitTask(waiting.pop(0)))
 
     # ---- values -------------------------------------------------------------------------------

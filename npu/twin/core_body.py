@@ -14,11 +14,15 @@ from functools import lru_cache
 from npu.device import DeviceFault
 from npu.program import (
     Acquire,
+    Assign,
+    Blocks,
     Call,
     Core,
     DeviceProgram,
     For,
     If,
+    Jump,
+    Loop,
     Op,
     Release,
     Statement,
@@ -27,6 +31,8 @@ from npu.program import (
 )
 from npu.twin.scalar_ops import MEMREF_OPS, expression
 
+STORES = frozenset({"memref.store", "vector.store", "vector.transfer_write"})
+LOADS = frozenset({"memref.load", "vector.load", "vector.transfer_read"})
 SPIN_LIMIT = 1_000_000  # rounds of an endless loop without one wait
 
 
@@ -39,6 +45,12 @@ def walk(statements: Iterable[Statement]) -> Iterator[Statement]:
         elif isinstance(statement, If):
             yield from walk(statement.then)
             yield from walk(statement.otherwise)
+        elif isinstance(statement, Loop):
+            yield from walk(statement.head)
+            yield from walk(statement.body)
+        elif isinstance(statement, Blocks):
+            for block in statement.blocks:
+                yield from walk(block)
 
 
 # ---- data dependence ---------------------------------------------------------------------------
@@ -60,38 +72,54 @@ def parameter_buffers(device: DeviceProgram) -> frozenset[str]:
         for statement in walk(core.body):
             if isinstance(statement, Call):
                 touched.update(statement.operands)
-            elif isinstance(statement, Op) and statement.name == "memref.store":
+            elif isinstance(statement, Assign):
+                touched.update(statement.values)
+            elif isinstance(statement, Op) and statement.name in STORES:
                 touched.add(statement.operands[1])
-            elif isinstance(statement, Op) and statement.name in MEMREF_OPS:
+            elif isinstance(statement, Op) and (statement.name in MEMREF_OPS or statement.name == "memref.copy"):
                 touched.update(statement.operands)
     return frozenset(buffer.name for buffer in device.buffers if buffer.name not in touched)
 
 
 def data_dependence(core: Core, parameters: frozenset[str]) -> str | None:
     """Why a schedule of this core depends on data, or None."""
-    tainted: set[str] = set()
-    loads: dict[str, str] = {}
-    # A value may be used before its definition in program order only around a loop's back edge; bodies carry no
-    # iter_args, so one pass in order is complete.
+    tainted, loads = _tainted(core, parameters)
     for statement in walk(core.body):
         if isinstance(statement, Op):
-            if statement.name == "memref.store":
-                if any(v in tainted for v in (statement.operands[0], *statement.operands[2:])):
-                    return f"{core.tile} stores a value computed from data ({statement.where or 'memref.store'})"
-            elif statement.name == "memref.load" and statement.operands[0] not in parameters:
-                tainted.add(statement.result or "")
-                loads[statement.result or ""] = f"loaded from '{statement.operands[0]}'"
-            elif any(v in tainted for v in statement.operands):
-                tainted.add(statement.result or "")
+            if statement.name in STORES and any(v in tainted for v in (statement.operands[0], *statement.operands[2:])):
+                return f"{core.tile} stores a value computed from data ({statement.where or statement.name})"
+            if statement.name == "memref.copy" or statement.name.endswith("_cascade"):
+                return f"{core.tile} moves data itself ({statement.where or statement.name})"
         elif isinstance(statement, For):
             if any(v in tainted for v in (statement.lower, statement.upper, statement.step)):
                 return f"a loop bound of {core.tile} depends on data ({_origin(statement, loads)})"
-        elif isinstance(statement, If):
+        elif isinstance(statement, If | Loop):
             if statement.condition in tainted:
                 return f"a branch of {core.tile} depends on data (condition '{statement.condition}')"
         elif isinstance(statement, Call) and any(v in tainted for v in statement.operands):
             return f"{core.tile} passes a value computed from data to {statement.function}"
     return None
+
+
+def _tainted(core: Core, parameters: frozenset[str]) -> tuple[set[str], dict[str, str]]:
+    """Values computed from data, and where those come from that are loaded. Repeated until nothing is added: loops and
+    blocks pass values back."""
+    tainted: set[str] = set()
+    loads: dict[str, str] = {}
+    before = -1
+    while len(tainted) != before:
+        before = len(tainted)
+        for statement in walk(core.body):
+            if isinstance(statement, Assign):
+                pairs = zip(statement.targets, statement.values, strict=True)
+                tainted.update(target for target, value in pairs if value in tainted)
+            elif isinstance(statement, Op) and statement.result is not None:
+                loaded = statement.name in LOADS and statement.operands[0] not in parameters
+                if loaded:
+                    loads[statement.result] = f"loaded from '{statement.operands[0]}'"
+                if loaded or statement.name == "aie.get_cascade" or any(v in tainted for v in statement.operands):
+                    tainted.add(statement.result)
+    return tainted, loads
 
 
 def _origin(loop: For, loads: dict[str, str]) -> str:
@@ -111,6 +139,8 @@ class _Writer:
         self.lines: list[str] = []
         self.names: dict[str, str] = {}
         self.depth = 1
+        self.graphs: list[str] = []  # the block variables of the open `Blocks`
+        self.graph_count = 0
 
     def emit(self, line: str) -> None:
         self.lines.append("    " * self.depth + line)
@@ -136,7 +166,9 @@ class _Writer:
         self.block(self.core.body)
         self.emit("return")
         self.emit("yield")
-        return "def body(process, engine, buffers, locks, call, store, load):\n" + "\n".join(self.lines) + "\n"
+        return (
+            "def body(process, engine, buffers, locks, call, store, load, core=None):\n" + "\n".join(self.lines) + "\n"
+        )
 
     def block(self, statements: Iterable[Statement]) -> None:
         empty = True
@@ -195,12 +227,47 @@ class _Writer:
         if s.name == "memref.store":
             self.emit(f"store({operands[1]}, ({''.join(o + ', ' for o in operands[2:])}), {operands[0]}, {where!r})")
             return
-        if s.name == "memref.load":
+        if s.name in ("vector.store", "vector.transfer_write"):
+            places = "".join(o + ", " for o in operands[2:])
+            self.emit(f"core.store_vector({operands[1]}, ({places}), {operands[0]}, {where!r})")
+            return
+        if s.name == "memref.copy":
+            self.emit(f"core.copy({operands[0]}, {operands[1]}, {where!r})")
+            return
+        if s.name.endswith("_cascade"):
+            self.cascade(s, operands)
+            return
+        if s.name in ("vector.load", "vector.transfer_read"):
+            count = len(operands) - (s.name == "vector.transfer_read")  # the padding value comes last
+            places = "".join(o + ", " for o in operands[1:count])
+            shape = dict(s.attributes)["shape"]
+            text = f"core.load_vector({operands[0]}, ({places}), {shape!r}, {where!r})"
+        elif s.name == "memref.load":
             text = f"load({operands[0]}, ({''.join(o + ', ' for o in operands[1:])}), {where!r})"
         else:
             text = expression(s, operands)
         if s.result is not None:
             self.emit(f"{self.define(s.result)} = {text}")
+
+    def cascade(self, s: Op, operands: list[str]) -> None:
+        """Put waits for room, get for a value."""
+        put = s.name == "aie.put_cascade"
+        self.emit(f"link = core.cascade({put}, {s.where!r})")
+        self.emit(f"while {'link.full' if put else 'not link.values'}:")
+        self.emit(f"    process.wait = ('cascade', link, {put})")
+        self.emit("    link.waiters.append(process)")
+        self.emit("    spin = 0")
+        self.emit("    yield")
+        self.emit("process.wait = None")
+        if put:
+            self.emit(f"link.put({operands[0]})")
+        else:
+            self.emit(f"{self.define(s.result or '')} = link.get()")
+
+    def assign(self, s: Assign) -> None:
+        values = [self.use(v) for v in s.values]
+        if s.targets:
+            self.emit(f"{', '.join(self.define(t) for t in s.targets)} = {', '.join(values)}")
 
     def call(self, s: Call) -> None:
         operands = "".join(self.use(v) + ", " for v in s.operands)
@@ -220,6 +287,47 @@ class _Writer:
         self.spin()
         self.block(s.body)
         self.depth -= 1
+
+    def while_loop(self, s: Loop) -> None:
+        self.emit("while True:")
+        self.depth += 1
+        self.spin()
+        self.block(s.head)
+        self.emit(f"if not {self.use(s.condition)}: break")
+        self.block(s.body)
+        self.depth -= 1
+
+    def blocks(self, s: Blocks) -> None:
+        """Block dispatch: a variable names the block to run next."""
+        variable = f"block{self.graph_count}"
+        self.graph_count += 1
+        self.graphs.append(variable)
+        self.emit(f"{variable} = 0")
+        self.emit("while True:")
+        self.depth += 1
+        self.spin()
+        for block in s.blocks:  # a block may use values of one that stands behind it in the text
+            for inner in walk(block):
+                self.define_results(inner)
+        for number, block in enumerate(s.blocks):
+            self.emit(f"{'el' if number else ''}if {variable} == {number}:")
+            self.depth += 1
+            self.block(block)
+            self.emit("break")
+            self.depth -= 1
+        self.depth -= 1
+        self.graphs.pop()
+
+    def define_results(self, s: Statement) -> None:
+        if isinstance(s, Op) and s.result is not None:
+            self.define(s.result)
+        elif isinstance(s, Assign):
+            for target in s.targets:
+                self.define(target)
+
+    def jump(self, s: Jump) -> None:
+        self.emit(f"{self.graphs[-1]} = {s.block}")
+        self.emit("continue")
 
     def spin(self) -> None:
         self.emit("spin += 1")
@@ -247,6 +355,10 @@ _EMIT: dict[type, Callable[[_Writer, Statement], None]] = {
     For: _Writer.loop,
     While: _Writer.forever,
     If: _Writer.branch,
+    Assign: _Writer.assign,
+    Loop: _Writer.while_loop,
+    Blocks: _Writer.blocks,
+    Jump: _Writer.jump,
 }
 
 

@@ -25,6 +25,7 @@ from npu.twin.engine import Engine
 from npu.twin.hostcc import KernelLibrary, compile_kernel
 from npu.twin.log import DesignTotals, Log, TwinDispatch
 from npu.twin.memory import HostBuffer, HostSlice, Placement, Regions, TileMemory
+from npu.twin.packets import unrecordable
 from npu.twin.replay import Replay, load_replayer
 from npu.twin.schedule import Recorder, Schedule, build_schedule
 from npu.twin.schedule_store import ScheduleStore, device_digest, schedule_key
@@ -217,7 +218,9 @@ class TwinSession:
             functions = bind_functions(program, self._libraries)
             engine = Engine(program, functions, self._tiles, self._placements[name])
             parameters = parameter_buffers(program)
-            reasons = [r for core in program.cores if (r := data_dependence(core, parameters))]
+            packets = unrecordable(program)
+            reasons = [packets] if packets else []
+            reasons += [r for core in program.cores if (r := data_dependence(core, parameters))]
             self._designs[name] = _Design(
                 program, functions, engine, device_digest(program), reasons[0] if reasons else None
             )

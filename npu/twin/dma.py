@@ -23,6 +23,7 @@ from npu.twin.stream import Body, LockState, Process, Sink, Stream, Transfer
 
 if TYPE_CHECKING:
     from npu.twin.engine import Engine
+    from npu.twin.packets import PacketSink, PacketStream
 
 QUEUE_DEPTH = 4  # tasks that wait beside the running one (aie-rt StartQSizeMax)
 
@@ -33,6 +34,7 @@ def make_transfer(
     """Execution number `execution` of `bd` on `memory`."""
     elements = bd.offset + (execution % bd.iteration.size) * bd.iteration.stride
     transfer = Transfer(memory, pattern_of(bd), elements * bd.element_bytes, bd.where or str(channel))
+    transfer.packet = bd.packet
     if transfer.nbytes == 0:
         raise DeviceFault(f"{channel} has a BD of no bytes ({bd.where})")
     if bd.acquire is not None:
@@ -64,7 +66,9 @@ def read_memory(transfer: Transfer, channel: Channel) -> np.ndarray:
     return data
 
 
-def send(engine: Engine, process: Process, channel: Channel, stream: Stream | None, transfer: Transfer) -> Body:
+def send(
+    engine: Engine, process: Process, channel: Channel, stream: Stream | PacketStream | None, transfer: Transfer
+) -> Body:
     """One MM2S execution."""
     lock = transfer.acquire
     if lock is not None:
@@ -87,7 +91,9 @@ def send(engine: Engine, process: Process, channel: Channel, stream: Stream | No
         transfer.release.release(transfer.release_value, process.name)
 
 
-def receive(engine: Engine, process: Process, channel: Channel, sink: Sink | None, transfer: Transfer) -> Body:
+def receive(
+    engine: Engine, process: Process, channel: Channel, sink: Sink | PacketSink | None, transfer: Transfer
+) -> Body:
     """One S2MM execution."""
     lock = transfer.acquire
     if lock is not None:
@@ -113,7 +119,7 @@ def receive(engine: Engine, process: Process, channel: Channel, sink: Sink | Non
 class Port:
     """What a channel is connected to: its stream (MM2S) or sink (S2MM), if a route touches it."""
 
-    def __init__(self, channel: Channel, stream: Stream | None, sink: Sink | None) -> None:
+    def __init__(self, channel: Channel, stream: Stream | PacketStream | None, sink: Sink | PacketSink | None) -> None:
         self.channel = channel
         self.stream = stream
         self.sink = sink
@@ -124,13 +130,14 @@ class Port:
         return receive(engine, process, self.channel, self.sink, transfer)
 
 
-def run_program(engine: Engine, process: Process, port: Port, program: DmaProgram, transfers: list[Transfer]) -> Body:
-    """The endless life of a programmed channel (or 1 + repeat_count passes over a chain that ends)."""
-    for _ in range(1 + program.repeat_count):
-        index: int | None = 0
-        while index is not None:
-            yield from port.move(engine, process, transfers[index])
-            index = program.bds[index].next
+def run_programs(engine: Engine, process: Process, port: Port, work: list[tuple[DmaProgram, list[Transfer]]]) -> Body:
+    """The life of a programmed channel: its programs in turn; a ring never ends, a chain has 1 + repeat_count passes."""
+    for program, transfers in work:
+        for _ in range(1 + program.repeat_count):
+            index: int | None = 0 if transfers else None
+            while index is not None:
+                yield from port.move(engine, process, transfers[index])
+                index = program.bds[index].next
 
 
 class Task:

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from time import perf_counter_ns
 
 import numpy as np
 
 from npu.device import DeviceFault
-from npu.program import Channel, Core, DeviceProgram, TileId, TileKind
+from npu.program import Channel, Core, DeviceProgram, DmaProgram, TileId, TileKind
+from npu.twin.caller import Caller
+from npu.twin.cascade import CascadeLink
 from npu.twin.core_body import compile_body, walk
 from npu.twin.cores import BoundFunction, CoreStates, PreparedCall
-from npu.twin.dma import Port, TaskChannel, make_transfer, run_program
+from npu.twin.dma import Port, TaskChannel, make_transfer, run_programs
 from npu.twin.memory import GUARD, POISON, HostSlice, Memory, Placement, TileMemory
-from npu.twin.scalar_ops import View, load_element, store_element
+from npu.twin.packets import PacketNetwork, PacketSink, PacketStream
+from npu.twin.scalar_ops import View
 from npu.twin.schedule import Recorder
 from npu.twin.sequence import SequenceRun
 from npu.twin.stream import LockState, Process, Sink, Stream
@@ -44,8 +46,9 @@ class Engine:
         self.views = {name: View.of(memory) for name, memory in self.buffers.items()}
         self.ready: deque[Process] = deque()
         self.locks: dict[str, LockState] = {}
-        self.streams: dict[Channel, Stream] = {}
-        self.sinks: dict[Channel, Sink] = {}
+        self.streams: dict[Channel, Stream | PacketStream] = {}
+        self.sinks: dict[Channel, Sink | PacketSink] = {}
+        self.cascades: list[CascadeLink] = []
         self.processes: list[Process] = []
         self.task_channels: dict[Channel, TaskChannel] = {}
         self.transfers = 0
@@ -80,11 +83,12 @@ class Engine:
 
     def _connect(self) -> None:
         self.streams, self.sinks = {}, {}
+        self.cascades = [CascadeLink(source, dest, self.ready) for source, dest in self.device.cascades]
+        packets = PacketNetwork(self.ready, self.recorder)
         for route in self.device.routes:
             if route.packet_id is not None:
-                raise DeviceFault(
-                    f"route '{route.name}' is packet-switched; the twin runs circuit-switched routes only"
-                )
+                packets.add(route)
+                continue
             stream = self.streams.get(route.source)
             if stream is None:
                 stream = self.streams[route.source] = Stream(route.source, route.name or str(route.source), self.ready)
@@ -94,20 +98,33 @@ class Engine:
                     raise DeviceFault(f"two routes end at {dest}: '{self.sinks[dest].stream.name}' and '{route.name}'")
                 sink = self.sinks[dest] = Sink(dest, stream)
                 stream.sinks.append(sink)
+        for channel in (*packets.streams, *packets.sinks):
+            if channel in self.streams or channel in self.sinks:
+                raise DeviceFault(
+                    f"{channel} has a circuit and packets; a port of the stream switch is one or the other"
+                )
+        self.streams.update(packets.streams)
+        self.sinks.update(packets.sinks)
 
     def _port(self, channel: Channel) -> Port:
         return Port(channel, self.streams.get(channel), self.sinks.get(channel))
 
     def _start_channels(self) -> None:
+        queued: dict[Channel, list[DmaProgram]] = {}
         for program in self.device.dmas:
-            process = self._process(str(program.channel))
-            transfers = [
-                make_transfer(bd, self._tile_buffer(bd.buffer, program.channel), 0, self.locks, program.channel)
-                for bd in program.bds
-            ]
-            for transfer in transfers:
-                self._name_lock_users(process, transfer.acquire, transfer.release, transfer.acquire_equal)
-            process.start(run_program(self, process, self._port(program.channel), program, transfers))
+            queued.setdefault(program.channel, []).append(program)
+        for channel, programs in queued.items():
+            process = self._process(str(channel))
+            work = []
+            for program in programs:
+                transfers = [
+                    make_transfer(bd, self._tile_buffer(bd.buffer, channel), 0, self.locks, channel)
+                    for bd in program.bds
+                ]
+                work.append((program, transfers))
+                for transfer in transfers:
+                    self._name_lock_users(process, transfer.acquire, transfer.release, transfer.acquire_equal)
+            process.start(run_programs(self, process, self._port(channel), work))
             self.ready.append(process)
         self.task_channels = {}
 
@@ -146,8 +163,8 @@ class Engine:
                 acquire, release = (lock, None) if statement.acquire else (None, lock)
                 self._name_lock_users(process, acquire, release, use.equal)
         body = compile_body(core, frozenset(self.views))
-        caller = _Caller(self, index, core.tile)
-        process.start(body(process, self, self.views, self.locks, caller.call, caller.store, caller.load))
+        caller = Caller(self, index, core.tile)
+        process.start(body(process, self, self.views, self.locks, caller.call, caller.store, caller.load, caller))
         self.ready.append(process)
 
     # ---- running -----------------------------------------------------------------------------
@@ -244,59 +261,6 @@ class Engine:
     def channels(self) -> Iterator[Channel]:
         yield from self.streams
         yield from self.sinks
-
-
-class _Caller:
-    """What a core's body calls: kernels, and scalar loads and stores."""
-
-    def __init__(self, engine: Engine, core: int, tile: TileId) -> None:
-        self.engine = engine
-        self.core = core
-        self.tile = tile
-        self.state = engine.states.pointer(core)
-        self.prepared = engine._prepared[core]
-        self.guards = engine.placement.tile_guards.get(tile)
-        self.words = engine.tiles.words
-
-    def call(self, function: str, arguments: tuple[View | int, ...]) -> None:
-        """Run one kernel call, check the bands of this tile, record it."""
-        engine = self.engine
-        key = (function, arguments)
-        prepared = self.prepared.get(key)
-        if prepared is None:
-            if function not in engine.functions:
-                raise DeviceFault(f"{self.tile} calls @{function}, which @{engine.device.name} does not declare")
-            prepared = PreparedCall(engine.functions[function], arguments, self.tile)
-            self.prepared[key] = prepared
-        begin = perf_counter_ns()
-        failed = prepared.call(self.state, prepared.address, prepared.words, prepared.count)
-        duration = perf_counter_ns() - begin
-        if failed:
-            raise DeviceFault(f"{self.tile}, kernel {function}: {engine.states.trap_message(self.core)}")
-        if self.guards is not None and not (self.words[self.guards] == GUARD).all():
-            engine.check_guards(self.tile, f"kernel {function} on {self.tile}")
-        for memory in prepared.memories:
-            if memory.tile != self.tile:
-                engine.check_guards(memory.tile, f"kernel {function} on {self.tile}")
-        engine.calls[self.core] += 1
-        if engine.recorder is not None:
-            engine.recorder.call(self.core, function, prepared, duration)
-
-    def load(self, view: View, indices: tuple[int, ...], where: str) -> int | float:
-        """memref.load; a poisoned word was never written."""
-        start = view.element(indices)[1] * view.element_bytes // 4 * 4
-        word = view.memory.data[start : start + 4]
-        if word.nbytes == 4 and word.view(np.uint32)[0] == POISON:
-            raise DeviceFault(f"{self.tile} loads byte {start} of {view.memory}, which nobody wrote ({where})")
-        return load_element(view, indices)
-
-    def store(self, view: View, indices: tuple[int, ...], value: int | float, where: str) -> None:
-        """memref.store of one element."""
-        store_element(view, indices, value)
-        if self.engine.recorder is not None:
-            start = view.element(indices)[1] * view.element_bytes
-            content = view.memory.data[start : start + view.element_bytes].tobytes()
-            self.engine.recorder.write(view.memory, start, content)
 
 
 def argument_memory(index: int, piece: HostSlice, region: int, base: int) -> Memory:

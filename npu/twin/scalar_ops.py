@@ -7,6 +7,7 @@ operation that is not in the table is refused by name: nothing is skipped.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from math import prod
 
@@ -14,15 +15,16 @@ import numpy as np
 
 from npu.device import DeviceFault
 from npu.program import DTYPE_BYTES, Op
+from npu.twin import vector_ops
 from npu.twin.memory import Memory
 
 MEMREF_OPS = frozenset(
     {"memref.subview", "memref.reinterpret_cast", "memref.cast", "memref.collapse_shape", "memref.expand_shape",
-     "memref.assume_alignment", "scf.index_switch"}
+     "memref.assume_alignment", "memref.memory_space_cast", "scf.index_switch"}
 )  # fmt: skip
 
 _NUMPY = {
-    "i8": "int8", "ui8": "uint8", "i16": "int16", "i32": "int32", "ui32": "uint32", "index": "int32", "i64": "int64",
+    "i8": "int8", "i1": "bool", "ui8": "uint8", "i16": "int16", "i32": "int32", "ui32": "uint32", "index": "int32", "i64": "int64",
     "f32": "float32", "f16": "float16", "bf16": "uint16",
 }  # fmt: skip
 
@@ -114,64 +116,136 @@ def divide(a: int, b: int) -> int:
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
-def unsigned(value: int) -> int:
-    """The 32-bit pattern of an integer as a non-negative number."""
-    return value & 0xFFFFFFFF
+def unsigned(value: int, bits: int = 32) -> int:
+    """The bit pattern of an integer as a non-negative number."""
+    return value & (1 << bits) - 1
+
+
+def bfloat16(value: float) -> float:
+    """Nearest bfloat16, ties to even: what arithmetic on bf16 in a core's own code gives (assumed for scalar code)."""
+    bits = int(np.array([value], np.float32).view(np.uint32)[0])
+    if bits & 0x7F800000 == 0x7F800000:
+        return float(np.float32(value))
+    bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+    return float(np.array([bits], np.uint32).view(np.float32)[0])
+
+
+def quotient(a: float, b: float) -> float:
+    """IEEE division."""
+    with np.errstate(all="ignore"):
+        return float(np.float32(a) / np.float32(b))
+
+
+def minmax(a: float, b: float, largest: bool, number: bool) -> float:
+    """maximumf and minimumf give NaN where one is; maxnumf and minnumf the other one (`number`)."""
+    if a != a or b != b:
+        return (b if a != a else a) if number else math.nan
+    return max(a, b) if largest else min(a, b)
+
+
+def to_integer(value: float, bits: int) -> int:
+    """Towards zero. DeviceFault where the value does not fit: MLIR leaves the result undefined."""
+    if not -(2.0 ** (bits - 1)) <= value < 2.0**bits:
+        raise DeviceFault(f"a core converts {value} to an integer of {bits} bits")
+    return wrap(int(value), bits)
+
+
+def bitcast(value: int | float, source: str, target: str) -> int | float:
+    """The same bits as another type of the same width."""
+    if source == "bf16":
+        raw = np.array([np.array([value], np.float32).view(np.uint32)[0] >> 16], np.uint16)
+    else:
+        raw = np.array([value], _NUMPY[source])
+    if target == "bf16":
+        return float((raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)[0])
+    return raw.view(_NUMPY[target])[0].item()
 
 
 _BINARY = {
     "arith.addi": "{0} + {1}", "arith.subi": "{0} - {1}", "arith.muli": "{0} * {1}", "arith.andi": "{0} & {1}",
     "arith.ori": "{0} | {1}", "arith.xori": "{0} ^ {1}", "arith.shli": "{0} << {1}", "arith.shrsi": "{0} >> {1}",
-    "arith.shrui": "unsigned({0}) >> {1}", "arith.divsi": "divide({0}, {1})",
-    "arith.divui": "divide(unsigned({0}), unsigned({1}))", "arith.remsi": "{0} - {1} * divide({0}, {1})",
-    "arith.remui": "unsigned({0}) % unsigned({1})", "arith.floordivsi": "{0} // {1}",
-    "arith.ceildivsi": "-(-{0} // {1})", "arith.ceildivui": "-(-{0} // {1})", "arith.minsi": "min({0}, {1})",
-    "arith.maxsi": "max({0}, {1})", "arith.minui": "min(unsigned({0}), unsigned({1}))",
-    "arith.maxui": "max(unsigned({0}), unsigned({1}))",
+    "arith.shrui": "unsigned({0}, {bits}) >> {1}", "arith.divsi": "divide({0}, {1})",
+    "arith.divui": "divide(unsigned({0}, {bits}), unsigned({1}, {bits}))",
+    "arith.remsi": "{0} - {1} * divide({0}, {1})",
+    "arith.remui": "unsigned({0}, {bits}) % unsigned({1}, {bits})", "arith.floordivsi": "{0} // {1}",
+    "arith.ceildivsi": "-(-{0} // {1})", "arith.ceildivui": "-(-unsigned({0}, {bits}) // unsigned({1}, {bits}))",
+    "arith.minsi": "min({0}, {1})", "arith.maxsi": "max({0}, {1})",
+    "arith.minui": "min(unsigned({0}, {bits}), unsigned({1}, {bits}))",
+    "arith.maxui": "max(unsigned({0}, {bits}), unsigned({1}, {bits}))",
 }  # fmt: skip
 _FLOAT = {
-    "arith.addf": "{0} + {1}", "arith.subf": "{0} - {1}", "arith.mulf": "{0} * {1}", "arith.divf": "{0} / {1}",
-    "arith.maximumf": "max({0}, {1})", "arith.minimumf": "min({0}, {1})", "arith.maxnumf": "max({0}, {1})",
-    "arith.minnumf": "min({0}, {1})", "arith.negf": "-{0}",
+    "arith.addf": "{0} + {1}", "arith.subf": "{0} - {1}", "arith.mulf": "{0} * {1}",
+    "arith.divf": "quotient({0}, {1})", "arith.remf": "math.fmod({0}, {1})",
+    "arith.maximumf": "minmax({0}, {1}, True, False)", "arith.minimumf": "minmax({0}, {1}, False, False)",
+    "arith.maxnumf": "minmax({0}, {1}, True, True)", "arith.minnumf": "minmax({0}, {1}, False, True)",
+    "arith.negf": "-{0}", "arith.sitofp": "{0}", "arith.truncf": "{0}", "math.absf": "abs({0})",
+    "math.sqrt": "math.sqrt({0})", "math.rsqrt": "quotient(1.0, math.sqrt({0}))", "math.exp": "math.exp({0})",
+    "math.exp2": "2.0 ** {0}", "math.log": "math.log({0})", "math.tanh": "math.tanh({0})",
+    "math.fma": "{0} * {1} + {2}",
 }  # fmt: skip
 _SAME = frozenset({"arith.index_cast", "arith.extsi", "arith.extf"})
 _COMPARE = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")  # MLIR's numbering
 _SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_ORDERED = {1: "==", 2: ">", 3: ">=", 4: "<", 5: "<="}  # MLIR's numbers of oeq, ogt, oge, olt, ole
+# MLIR's numbers of the float predicates: ordered ones are false with a NaN, unordered ones (8 more) true.
+_ORDERED = {1: "{0} == {1}", 2: "{0} > {1}", 3: "{0} >= {1}", 4: "{0} < {1}", 5: "{0} <= {1}",
+            6: "{0} < {1} or {0} > {1}", 7: "{0} == {0} and {1} == {1}", 8: "not ({0} < {1} or {0} > {1})",
+            9: "not {0} <= {1}", 10: "not {0} < {1}", 11: "not {0} >= {1}", 12: "not {0} > {1}", 13: "{0} != {1}",
+            14: "{0} != {0} or {1} != {1}"}  # fmt: skip
+_ROUND = {"bf16": "bfloat16", "f32": "float32", "f16": "float32"}
 _BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 
 NAMESPACE: dict[str, Callable[..., object]] = {
     "divide": divide, "unsigned": unsigned, "wrap": wrap, "subview": subview, "reinterpret": reinterpret,
-    "reshape": reshape, "float32": lambda value: float(np.float32(value)),
+    "reshape": reshape, "float32": lambda value: float(np.float32(value)), "bfloat16": bfloat16, "minmax": minmax,
+    "quotient": quotient, "to_integer": to_integer, "bitcast": bitcast, "vector_op": vector_ops.compute,
+    "vector_constant": vector_ops.constant, "math": math,
 }  # fmt: skip
 
 
 def expression(op: Op, operands: list[str]) -> str:
-    """Python text of a value-producing operation (memref.load apart). DeviceFault for one the twin does not know."""
+    """Python text of a value-producing operation (loads apart). DeviceFault for one the twin does not know."""
     attributes = dict(op.attributes)
     kind = str(attributes.get("type", ""))
+    source = str(attributes.get("operand_type", kind))
     args = [f"({text})" if not text.isidentifier() else text for text in operands]
+    if "shape" in attributes and op.name == "arith.constant":
+        return f"vector_constant({attributes['value']!r}, {kind!r}, {attributes['shape']!r})"
+    if op.name not in MEMREF_OPS and ("shape" in attributes or "operand_shape" in attributes):
+        return f"vector_op({op.name!r}, {attributes!r}, ({''.join(a + ', ' for a in args)}))"
     if op.name == "arith.constant":
-        return repr(attributes["value"])
+        value = attributes["value"]
+        return (
+            repr(bfloat16(value) if kind == "bf16" else value)
+            if isinstance(value, int) or math.isfinite(value)
+            else (f"float({str(value)!r})")
+        )
     if op.name in _BINARY:
-        text = _BINARY[op.name].format(*args)
+        text = _BINARY[op.name].format(*args, bits=_BITS.get(kind, 32))
         return f"wrap({text}, {_BITS[kind]})" if kind in _BITS else text
+    if op.name == "arith.uitofp":
+        return f"{_ROUND.get(kind, 'float32')}(unsigned({args[0]}, {_BITS.get(source, 32)}))"
     if op.name in _FLOAT:
-        return f"float32({_FLOAT[op.name].format(*args)})"
+        return f"{_ROUND.get(kind, 'float32')}({_FLOAT[op.name].format(*args)})"
     if op.name == "arith.cmpf" and attributes["predicate"] in _ORDERED:
-        return f"({args[0]} {_ORDERED[attributes['predicate']]} {args[1]})"
+        return f"({_ORDERED[attributes['predicate']].format(*args)})"
+    if op.name == "arith.cmpf":
+        return "True" if attributes["predicate"] else "False"
     if op.name == "arith.cmpi":
-        return _compare(attributes["predicate"], args)
+        return _compare(attributes["predicate"], args, _BITS.get(source, 32))
     if op.name == "arith.select":
         return f"({args[1]} if {args[0]} else {args[2]})"
     if op.name == "arith.trunci":
         return f"wrap({args[0]}, {_BITS.get(kind, 32)})"
     if op.name in ("arith.extui", "arith.index_castui"):
-        return f"unsigned({args[0]})"
-    if op.name in ("arith.sitofp", "arith.uitofp", "arith.truncf"):
-        return f"float32({args[0]})"
+        return f"unsigned({args[0]}, {_BITS.get(source, 32)})"
+    if op.name == "arith.extsi" and source == "i1":
+        return f"(-1 if {args[0]} else 0)"
     if op.name in ("arith.fptosi", "arith.fptoui"):
-        return f"int({args[0]})"
+        return f"to_integer({args[0]}, {_BITS.get(kind, 32)})"
+    if op.name == "math.absi":
+        return f"abs({args[0]})"
+    if op.name == "arith.bitcast":
+        return f"bitcast({args[0]}, {source!r}, {kind!r})"
     if op.name in _SAME:
         return args[0]
     if op.name in MEMREF_OPS:
@@ -179,19 +253,19 @@ def expression(op: Op, operands: list[str]) -> str:
     raise DeviceFault(f"the twin does not execute {op.name} in a core ({op.where}); move it into a kernel")
 
 
-def _compare(predicate: object, args: list[str]) -> str:
+def _compare(predicate: object, args: list[str], bits: int) -> str:
     name = _COMPARE[predicate] if isinstance(predicate, int) else str(predicate)
     if name in ("eq", "ne"):
         return f"({args[0]} {_SIGNS[name]} {args[1]})"
     sign = _SIGNS[name[1:]]
     if name[0] == "u":
-        return f"(unsigned({args[0]}) {sign} unsigned({args[1]}))"
+        return f"(unsigned({args[0]}, {bits}) {sign} unsigned({args[1]}, {bits}))"
     return f"({args[0]} {sign} {args[1]})"
 
 
 def _memref(op: Op, attributes: dict[str, object], args: list[str]) -> str:
     """Static parts come as attributes; None (or a negative dynamic marker) takes the next operand."""
-    if op.name == "memref.assume_alignment":
+    if op.name in ("memref.assume_alignment", "memref.memory_space_cast"):
         return args[0]
     if op.name == "scf.index_switch":
         cases = "".join(f"{case}: {value}, " for case, value in zip(attributes["cases"], args[2:], strict=True))  # type: ignore[call-overload]

@@ -24,8 +24,9 @@ from npu.twin.schedule import Schedule
 
 MAGIC = b"twin schedule 1\n"
 _ENGINE_FILES = (
-    "core_body.py", "cores.py", "dma.py", "engine.py", "levels.py", "memory.py", "pattern.py", "replay.cc", "scalar_ops.py",
-    "schedule.py", "schedule_store.py", "sequence.py", "stream.py", "tables.py",
+    "caller.py", "core_body.py", "cores.py", "dma.py", "engine.py", "levels.py", "memory.py", "packets.py", "pattern.py",
+    "replay.cc", "scalar_ops.py", "schedule.py", "schedule_store.py", "sequence.py", "stream.py", "tables.py",
+    "vector_ops.py",
 )  # fmt: skip
 _SCALARS = ("functions", "staging_bytes", "kernel_calls", "ddr_bytes", "channel_bytes")
 

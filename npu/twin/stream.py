@@ -100,8 +100,8 @@ class LockState:
 class Transfer:
     """One execution of one BD: pattern at a byte offset of a memory. `release` may be None."""
 
-    __slots__ = ("acquire", "acquire_equal", "acquire_value", "memory", "nbytes", "offset", "pattern", "release",
-                 "release_value", "where")  # fmt: skip
+    __slots__ = ("acquire", "acquire_equal", "acquire_value", "memory", "nbytes", "offset", "packet", "pattern",
+                 "release", "release_value", "where")  # fmt: skip
 
     def __init__(self, memory: Memory, pattern: Pattern, offset: int, where: str) -> None:
         self.memory = memory
@@ -114,6 +114,7 @@ class Transfer:
         self.acquire_equal = False
         self.release: LockState | None = None
         self.release_value = 0
+        self.packet: tuple[int, int] | None = None  # (type, id)
         if offset < 0 or offset + pattern.span > memory.nbytes:
             raise DeviceFault(
                 f"a BD reaches bytes {offset}..{offset + pattern.span} of {memory}, which has {memory.nbytes} bytes"
@@ -235,6 +236,10 @@ class Stream:
         sink.cursor = cursor
         while self.sending and all(s.cursor >= self.sending[0].end for s in self.sinks):
             self.sending.popleft()
+
+    def slow(self) -> list[Sink]:
+        """Destinations that have no room for all that was offered."""
+        return [sink for sink in self.sinks if sink.end < self.pushed]
 
     def leftover(self) -> int:
         """Bytes that entered, or wait to enter, and that some S2MM BD has not written."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from npu.twin.packets import PacketSink
 from npu.twin.stream import Process
 
 if TYPE_CHECKING:
@@ -25,10 +26,20 @@ def _waits_for(engine: Engine, process: Process) -> tuple[str, tuple[str, ...]]:
         return f"waits for lock '{lock.name}' of {lock.tile} >= {need}, it is {lock.value}; given by {by}", givers
     if kind == "send":
         stream = wait[1]
-        slow = [s for s in stream.sinks if s.end < stream.pushed]
+        slow = stream.slow()
         rest = ", ".join(str(s.channel) for s in slow)
         text = f"waits to send {stream.pushed - stream.flow} bytes into '{stream.name}'; not taken by {rest}"
         return text, tuple(str(s.channel) for s in slow)
+    if kind == "cascade":
+        link, put = wait[1], wait[2]
+        other = str(link.dest if put else link.source)
+        return f"waits {'for room in' if put else 'for a value of'} the cascade {link.source} -> {link.dest}", (other,)
+    if kind == "receive" and isinstance(wait[1], PacketSink):
+        sink = wait[1]
+        names = tuple(str(stream.source) for stream in sink.sources)
+        have = sink.cursor - sink.start
+        text = f"waits for {sink.end - sink.cursor} more bytes of packets (has {have}) from {', '.join(names)}"
+        return text, names
     if kind == "receive":
         sink = wait[1]
         stream = sink.stream

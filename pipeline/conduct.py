@@ -118,11 +118,8 @@ def _finding(verdict: Verdict, outcome: Outcome) -> Diagnosis:
 
 def _fault(ctx: PhaseContext, phase: int, text: str, seconds: float) -> int:
     """A dispatch did not complete: that is a failed gate, with the device's own account of it."""
-    body = {"passed": False, "fault": text[:8000], "gates": {}, "data": {}}
-    entry = Entry(
-        Kind.GATE, f"phase-{phase}", body, inputs=ctx.description.inputs, device=ctx.device.name,
-        wall=WallTime(run=round(seconds, 3)), synthetic_weights=ctx.description.synthetic,
-    )  # fmt: skip
+    entry = Outcome(wall=WallTime(run=round(seconds, 3))).record(phase, ctx)
+    entry.body["fault"] = text[:8000]
     evidence.append(ctx.deployment.evidence, entry)
     ctx.progress(f"phase {phase}: FAILED: the device did not complete a dispatch")
     ctx.progress(text)

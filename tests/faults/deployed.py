@@ -19,6 +19,7 @@ from judge.fixture import CONFIG, fixture_tensors, write_bf16_safetensors, write
 from judge.verdict import Verdict
 from pipeline.context import PhaseContext, Subject
 from pipeline.deployment import Deployment, Description
+from pipeline.intake import hashes
 from pipeline.model_session import ModelSession
 from pipeline.phases import block
 from pipeline.phases.outcome import Outcome
@@ -71,8 +72,10 @@ def subject(choices: Choices = SMALL, *, directory: Path | None = None, deployed
 
 def context(folder: Path, choices: Choices = SMALL, model: Path | None = None) -> PhaseContext:
     """The context of a deployment of the fixture below `folder`."""
+    directory = model or fixture_directory()
+    inputs = hashes(directory, open_weights(load_config(directory)))
     description = Description(
-        name="fixture", model_dir=str(model or fixture_directory()), device="twin", choices=choices, inputs={},
+        name="fixture", model_dir=str(directory), device="twin", choices=choices, inputs=inputs,
         synthetic=True, provenance="synthetic",
     )  # fmt: skip
     return PhaseContext(Deployment.start(description, folder), twin(), twin().cache, no_progress)

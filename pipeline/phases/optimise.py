@@ -46,7 +46,7 @@ from refusal import Refusal
 
 MAX_EXPERIMENTS = 3
 BUDGET_SECONDS = 100.0  # of wall time; no experiment begins after it
-FASTER = 0.999  # a predicted ratio above this is no gain
+FASTER = 0.99  # a predicted ratio above this is no gain: the full gate costs more than it is worth
 TEXT, PROMPT = 1, 1  # which shipped text and prompt the short gate uses
 FullGate = Callable[[PhaseContext, Subject, Outcome], None]
 

@@ -20,6 +20,7 @@ from pipeline.context import PhaseContext
 from pipeline.deployment import Deployment, State
 from pipeline.phases import block, decode, integrate, kernels, model, oracle, prefill
 from pipeline.phases.outcome import Outcome, summary
+from pipeline.registry import harvest
 from refusal import Refusal
 
 PHASES: dict[int, tuple[str, ModuleType]] = {
@@ -77,6 +78,7 @@ def run_phase(ctx: PhaseContext, phase: int) -> int:
         return _fault(ctx, phase, str(fault), time.monotonic() - started)
     outcome.wall = WallTime(run=round(time.monotonic() - started, 3))
     record = evidence.append(deployment.evidence, outcome.record(phase, ctx))
+    harvest(deployment.folder.parent, record, deployment.name)
     for lesson in outcome.data.get("lessons", []):
         evidence.append(deployment.evidence, Entry(Kind.LESSON, lesson["subject"], lesson))
     if outcome.passed:

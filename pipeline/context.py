@@ -99,6 +99,7 @@ class PhaseContext:
     cache: Path
     progress: Callable[[str], None]
     policy: Policy = field(default_factory=load_policy)
+    reuse: bool = False  # whether phase 1 may take over what a former deployment verified; an evaluation never does
     nonce: str = ""
     # What the records name as the pack that made them; hashed before the first phase runs.
     pack: str = field(default_factory=lambda: pack_hash(PACK))

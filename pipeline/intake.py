@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +10,14 @@ from pathlib import Path
 from judge.evidence import file_digest
 from pipeline.deployment import Description, slug
 from pipeline.files import read_json
+from pipeline.manifest import pack_hash
 from pipeline.model_source import resolve
 from planner.graph import require_supported
 from planner.plan import Choices
-from planner.widths import Widths
 from reference.oracle.config import ModelConfig, load_config
 from reference.oracle.tensors import open_weights
 from reference.oracle.weights import Weights
 from refusal import Refusal
-
-DISK_BYTES_PER_PARAMETER = 0.5  # programs, kernels and schedules, measured on the demo model; weights are not copied
-FLOOR_BYTES = 300 << 20
 
 
 def choices_for(config: ModelConfig, *, layers: int | None, context: int | None) -> Choices:
@@ -69,7 +64,6 @@ def describe(
     provenance = read_json(directory / "provenance.json") or {}
     described = str(provenance.get("weights", "as found in the model directory"))
     chosen = choices_for(config, layers=layers, context=context)
-    _require_disk(config)
     return Description(
         name=slug(name or source.name),
         model_dir=str(directory),
@@ -93,27 +87,4 @@ def hashes(directory: Path, weights: Weights) -> dict[str, str]:
     return found
 
 
-def parameters(config: ModelConfig) -> int:
-    """Parameters of the linear layers and the embedding."""
-    w = Widths.of(config)
-    layer = w.hidden_valid * (w.qkv + w.attention + 3 * w.intermediate_valid)
-    return config.num_hidden_layers * layer + w.vocab_valid * w.hidden_valid * (1 if config.tie_word_embeddings else 2)
-
-
-def pack_hash(pack: Path) -> str:
-    """SHA-256 over the pack's own program files: what a marker names as having begun the deployment."""
-    digest = hashlib.sha256()
-    rooms = ("judge", "kernels", "npu", "pipeline", "planner", "reference", "scripts")
-    for path in sorted(
-        p for room in rooms for p in (pack / room).rglob("*") if p.suffix in (".py", ".cc", ".hpp", ".toml")
-    ):
-        digest.update(str(path.relative_to(pack)).encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
-
-
-def _require_disk(config: ModelConfig) -> None:
-    needed = FLOOR_BYTES + int(parameters(config) * DISK_BYTES_PER_PARAMETER)
-    free = shutil.disk_usage(Path.cwd()).free
-    if free < needed:
-        raise Refusal(f"{free >> 20} MiB of disk free", expected=f"{needed >> 20} MiB", where=str(Path.cwd()),
-                      next_step="free some space, or work in another directory")  # fmt: skip
+__all__ = ["choices_for", "describe", "hashes", "pack_hash"]

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -118,6 +119,30 @@ def lock(deployment: Deployment) -> FileLock:
     return FileLock(deployment.folder / "worker.lock")
 
 
+@dataclass
+class Ending:
+    """How a worker ends: its exit code, 2 until it is known."""
+
+    code: int = 2
+
+
+@contextlib.contextmanager
+def ending(deployment: Deployment) -> Iterator[Ending]:
+    """Write worker.json last, whatever happens inside; a refusal goes into the log."""
+    end = Ending()
+    try:
+        yield end
+    except Refusal as refusal:
+        deployment.log(f"refused: {refusal}")
+    finally:
+        record_end(deployment, end.code)
+
+
+def record_end(deployment: Deployment, code: int) -> None:
+    """Say that the work has ended, and how: the last file that is written."""
+    write_json(deployment.folder / "worker.json", {"code": code, "time": now()})
+
+
 def _alive(pid: int) -> bool:
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
@@ -134,21 +159,16 @@ def main(arguments: list[str]) -> int:
     chosen = dict(zip(options[::2], (int(value) for value in options[1::2]), strict=True))
     deployment = Deployment(Path(folder))
     os.chdir(deployment.folder.parent.parent)
-    with lock(deployment).acquire(timeout=30):
-        code = 2
-        try:
-            code = _work(deployment, chosen)
-        except Refusal as refusal:
-            deployment.log(f"refused: {refusal}")
-        finally:
-            write_json(deployment.folder / "worker.json", {"code": code, "time": now()})
-    return code
+    with lock(deployment).acquire(timeout=30), ending(deployment) as end:
+        end.code = _work(deployment, chosen)
+    return end.code
 
 
 def _work(deployment: Deployment, chosen: dict[str, int]) -> int:
     cache = cache_directory()
     device = open_device(deployment.description.device, cache)
-    ctx = PhaseContext(deployment, device, cache, deployment.log)
+    # A phase that is judged again runs everything again.
+    ctx = PhaseContext(deployment, device, cache, deployment.log, reuse="--again" not in chosen)
     if "--again" in chosen:
         return run_phase(ctx, chosen["--again"])
     return conduct(ctx, chosen.get("--until"))

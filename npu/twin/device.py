@@ -73,6 +73,7 @@ class TwinSession:
         cache: Path,
         tier: Tier,
         threads: int,
+        foreign: bool = False,
     ) -> None:
         self._program = program
         self._entry = program.device(entry_device)
@@ -80,6 +81,7 @@ class TwinSession:
         self._cache = cache
         self._tier = tier
         self._threads = threads
+        self._foreign = foreign
         self._store = ScheduleStore(cache / "schedules")
         self._placements = {device.name: Placement.of(device) for device in program.devices}
         self._tiles = TileMemory(max((p.nbytes for p in self._placements.values()), default=64))
@@ -216,7 +218,7 @@ class TwinSession:
         if name not in self._designs:
             program = self._program.device(name)
             functions = bind_functions(program, self._libraries)
-            engine = Engine(program, functions, self._tiles, self._placements[name])
+            engine = Engine(program, functions, self._tiles, self._placements[name], self._foreign)
             parameters = parameter_buffers(program)
             packets = unrecordable(program)
             reasons = [packets] if packets else []
@@ -316,6 +318,10 @@ class TwinSession:
         """What ran so far, in order."""
         return self._log.records()
 
+    def notes(self) -> list[str]:
+        """What designs of others left behind (tokens, bytes in streams); empty for our own, which may leave nothing."""
+        return [note for design in self._designs.values() for note in design.engine.notes]
+
     def totals(self) -> dict[str, DesignTotals]:
         """Sums per design over everything that ran."""
         return self._log.totals()
@@ -331,17 +337,19 @@ class TwinDevice:
 
     cache: directory for compiled kernels and schedules. tier: "auto" replays where it can, "event" checks everything
     each time, "replay" refuses designs that cannot be replayed (a first run still goes through the event tier, which
-    records). threads: that share a replay; results do not depend on it.
+    records). threads: that share a replay; results do not depend on it. foreign: for designs of others, which may end
+    with tokens, stream bytes or FIFO elements left over; `TwinSession.notes` lists them.
     """
 
     name = "twin"
 
-    def __init__(self, cache: Path, *, tier: Tier = "auto", threads: int = 2) -> None:
+    def __init__(self, cache: Path, *, tier: Tier = "auto", threads: int = 2, foreign: bool = False) -> None:
         if tier not in ("auto", "event", "replay"):
             raise ValueError(f"tier {tier!r}; expected auto, event or replay")
         self.cache = cache
         self.tier: Tier = tier
         self.threads = threads
+        self.foreign = foreign
 
     def open(self, artifact: Artifact) -> TwinSession:
         """Load the text, compile its kernels (or find them), and make a session."""
@@ -358,4 +366,4 @@ class TwinDevice:
 
     def open_program(self, program: Program, entry_device: str, libraries: Mapping[str, KernelLibrary]) -> TwinSession:
         """A session of a Program that is at hand, with libraries by object name."""
-        return TwinSession(program, entry_device, libraries, self.cache, self.tier, self.threads)
+        return TwinSession(program, entry_device, libraries, self.cache, self.tier, self.threads, self.foreign)

@@ -35,8 +35,15 @@ class Engine:
     """One device of a session, configured afresh by `configure`."""
 
     def __init__(
-        self, device: DeviceProgram, functions: Mapping[str, BoundFunction], tiles: TileMemory, placement: Placement
+        self,
+        device: DeviceProgram,
+        functions: Mapping[str, BoundFunction],
+        tiles: TileMemory,
+        placement: Placement,
+        foreign: bool = False,
     ) -> None:
+        self.foreign = foreign  # a design of others: what it leaves behind is noted, not refused
+        self.notes: list[str] = []
         self.device = device
         self.functions = functions
         self.tiles = tiles

@@ -127,6 +127,7 @@ def compile_kernel(
     cache: Path,
     include: Sequence[Path] = (),
     flags: Sequence[str] = (),
+    prelude: Sequence[str] = (),
 ) -> Path:
     """Compiles one kernel source to a shared library in `cache`, or finds it there.
 
@@ -136,6 +137,7 @@ def compile_kernel(
         cache: directory of compiled kernels, made if missing.
         include: further directories of headers.
         flags: further compiler flags, after the standard ones (tests use -O1).
+        prelude: headers under the include roots that are read before the source, for kernels that include none.
 
     Raises:
         Refusal: the source is missing, a define has no legal name, or the compiler refuses (its output is the reason).
@@ -144,8 +146,9 @@ def compile_kernel(
         raise Refusal(f"kernel source {source} is not a file", expected="a C++ source file", where="compile_kernel")
     compiler = find_compiler()
     options = [*FLAGS, *target_flags(compiler), *flags, *_define_options(defines)]
+    options += [part for header in prelude for part in ("-include", header)]
     roots = (INCLUDE_ROOT, *include)
-    library = cache / f"{source.stem}-{_address(source, roots, options, compiler)}.so"
+    library = cache / f"{source.stem}-{_address(source, roots, options, compiler, prelude)}.so"
     if library.is_file():
         return library
     cache.mkdir(parents=True, exist_ok=True)
@@ -192,20 +195,23 @@ def _compile_refusal(source: Path, compiler: Compiler, output: str) -> Refusal:
 _INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>|(\S+))', re.MULTILINE)
 
 
-def _address(source: Path, roots: Sequence[Path], options: Sequence[str], compiler: Compiler) -> str:
+def _address(
+    source: Path, roots: Sequence[Path], options: Sequence[str], compiler: Compiler, prelude: Sequence[str] = ()
+) -> str:
     """The content address: everything that decides the library's bytes, and no path of this machine."""
     digest = hashlib.sha256()
     for text in (compiler.version, *options):
         digest.update(text.encode() + b"\0")
-    for name, content in _included(source, roots):
+    for name, content in _included(source, roots, prelude):
         digest.update(name.encode() + b"\0" + hashlib.sha256(content).digest())
     return digest.hexdigest()[:32]
 
 
-def _included(source: Path, roots: Sequence[Path]) -> list[tuple[str, bytes]]:
+def _included(source: Path, roots: Sequence[Path], prelude: Sequence[str] = ()) -> list[tuple[str, bytes]]:
     """The source and, transitively, each file that it includes and that lies beside it or under a root."""
     seen: dict[Path, tuple[str, bytes]] = {}
     waiting = [(source.name, source)]
+    waiting += [(header, root / header) for header in prelude for root in roots if (root / header).is_file()]
     while waiting:
         name, path = waiting.pop()
         real = path.resolve()

@@ -17,6 +17,15 @@ namespace detail {
 template <typename Tag, typename T>
 inline constexpr bool same_kind = is_float_tag<Tag> == is_float_element<T>;
 
+/// Whether floats may pass through an acc32 accumulator as bits, which the device does and our own kernels must not.
+#ifdef TWIN_FLOATS_THROUGH_ACC32
+template <typename Tag, typename T>
+inline constexpr bool reinterprets = std::is_same_v<Tag, acc32> && std::is_same_v<T, float>;
+#else
+template <typename Tag, typename T>
+inline constexpr bool reinterprets = false;
+#endif
+
 template <typename A, typename B>
 inline constexpr bool same_accum = std::is_same_v<accum_lane_t<A>, accum_lane_t<B>>;
 
@@ -73,10 +82,12 @@ class accum {
   /// Lanes of a vector, shifted left by `shift` when they are integers.
   template <typename T>
   TWIN_INLINE void from_vector(const vector<T, Elems> &v, int shift = 0) {
-    static_assert(detail::same_kind<Tag, T>,
+    static_assert(detail::same_kind<Tag, T> || detail::reinterprets<Tag, T>,
                   "aie::accum::from_vector: accfloat takes bfloat16 or float, an integer accumulator takes integers");
     if constexpr (is_floating_point()) {
       detail::to_floats(v, lanes_);
+    } else if constexpr (detail::reinterprets<Tag, T>) {
+      __builtin_memcpy(lanes_, detail::raw(v), sizeof lanes_);
     } else {
       const T *from = detail::raw(v);
       for (unsigned i = 0; i < Elems; ++i)
@@ -95,10 +106,16 @@ class accum {
       return to_blocks<T>();
     } else {
       static_assert(detail::is_valid_element<T>, "aie::accum::to_vector<T>: T must be an element type of AIE2P");
-      static_assert(detail::same_kind<Tag, T>,
+      static_assert(detail::same_kind<Tag, T> || detail::reinterprets<Tag, T>,
                     "aie::accum::to_vector<T>: accfloat gives bfloat16 or float, an integer accumulator integers");
       twin::count_vector(twin::units(Elems, 32));
-      return convert<T>(shift);
+      if constexpr (detail::reinterprets<Tag, T>) {
+        vector<T, Elems> out;
+        __builtin_memcpy(detail::raw(out), lanes_, sizeof lanes_);
+        return out;
+      } else {
+        return convert<T>(shift);
+      }
     }
   }
 

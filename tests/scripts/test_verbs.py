@@ -16,7 +16,8 @@ from pipeline.intake import describe
 from tests.scripts.run_verb import PACK, verb
 from tests.stand_ins.byte_level import write_byte_level_tokenizer
 
-VERBS = ("abandon", "ask", "compile", "demo", "deploy", "doctor", "gate", "generate", "run", "status")
+VERBS = ("abandon", "ask", "compile", "demo", "deploy", "doctor", "emit", "gate", "generate", "import_results", "run",
+         "status", "synthesize")  # fmt: skip
 
 
 @pytest.fixture(scope="module")

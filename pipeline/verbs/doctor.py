@@ -19,7 +19,7 @@ from reference.oracle.config import load_config
 from reference.oracle.layer_weights import available_memory
 from refusal import Refusal
 
-TWIN_ONLY = "this version runs on the twin alone"
+UNPROVEN = "--device xrt uses it; no run on an NPU has been reported yet (docs/on-hardware.md)"
 
 
 def doctor(arguments: list[str]) -> End:
@@ -59,7 +59,7 @@ def machine() -> list[tuple[str, str]]:
         ("memory", f"{available_memory() >> 20} MiB available"),
         ("disk", f"{shutil.disk_usage(Path.cwd()).free >> 20} MiB free here"),
         ("compiler", described),
-        ("NPU", f"{len(accelerators)} found; {TWIN_ONLY}" if accelerators else "none found: the twin is used"),
+        ("NPU", f"{len(accelerators)} found; {UNPROVEN}" if accelerators else "none found: the twin is used"),
         ("pyxrt", "importable" if importlib.util.find_spec("pyxrt") else "not installed"),
         ("aiecc", shutil.which("aiecc") or shutil.which("aiecc.py") or "not on the PATH"),
         ("aie-opt", shutil.which("aie-opt") or "not on the PATH"),

@@ -54,7 +54,7 @@ def emit(arguments: list[str]) -> End:
     again = End(0, f"scripts/emit.py {shlex.join(arguments)}  # goes on where it stopped")
     slowest = 0.0
     for number, design in enumerate(subject.designs):
-        if time.monotonic() - started + slowest > LIMIT_SECONDS - 10:
+        if number and time.monotonic() - started + 2 * slowest > LIMIT_SECONDS - 20:
             print(f"{number} of {len(subject.designs)} designs are written")
             return again
         begun = time.monotonic()

@@ -196,14 +196,16 @@ class Registry:
 
 def harvest(root: Path, record: Record, deployment: str) -> int:
     """Add the rows of a phase 1 record to a working directory's registry; returns how many were new."""
+    offered = rows_of(record, deployment)
+    if not offered:
+        return 0
     path = root / NAME
-    path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):
-        known = {_identity(row) for row in _read(path)}
-        new = [row for row in rows_of(record, deployment) if _identity(row) not in known]
+        kept = _read(path)
+        known = {_identity(row) for row in kept}
+        new = [row for row in offered if _identity(row) not in known]
         if new:
-            kept = [msgspec.json.encode(row) for row in [*_read(path), *new]]
-            write_whole(path, b"\n".join(kept) + b"\n")
+            write_whole(path, b"".join(msgspec.json.encode(row) + b"\n" for row in [*kept, *new]))
     return len(new)
 
 

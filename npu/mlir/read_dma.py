@@ -210,7 +210,7 @@ def read_dma_region(
         repeat = start.repeat_count.value.data if start.repeat_count is not None else 0
         if isinstance(start, DmaOp):
             blocks = [region.block for region in start.bds]
-            bds = [read_bd(parsed, block, None, locate, lock_name, shim=False) for block in blocks]
+            bds = [read_bd(parsed, block, 0, locate, lock_name, shim=False) for block in blocks]
             loop = start.loop is None or bool(start.loop.value.data)
             yield ring(channel, bds, None if loop else 1 + repeat)
             continue

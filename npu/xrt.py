@@ -162,16 +162,23 @@ class XrtSession:
     def allocate(self, name: str, nbytes: int) -> None:
         """Make a buffer of poison, on the host's side and on the device's."""
         self._require_sound()
-        if self._built.flow == "elf":
-            bo = self._xrt.ext.bo(self._device, nbytes)
-        else:
-            group = self._kernel(next(iter(self._entries))).group_id(FIRST_BUFFER["xclbin"])
-            bo = self._xrt.bo(self._device, nbytes, self._xrt.bo.host_only, group)
+        try:
+            bo = self._new_buffer(nbytes)
+        except (RuntimeError, MemoryError) as error:
+            raise DeviceFault(
+                f"no buffer '{name}' of {nbytes} bytes: {error}; buffers are pinned, see ulimit -l"
+            ) from error
         self._buffers[name] = _Buffer(bo, nbytes)
         poison = np.full(-(-nbytes // 2), POISON).view(np.uint8)[:nbytes]
         bo.write(poison, 0)
         self._sync(bo, "TO", 0, nbytes)
         self._runs.clear()
+
+    def _new_buffer(self, nbytes: int) -> Any:
+        if self._built.flow == "elf":
+            return self._xrt.ext.bo(self._device, nbytes)
+        group = self._kernel(next(iter(self._entries))).group_id(FIRST_BUFFER["xclbin"])
+        return self._xrt.bo(self._device, nbytes, self._xrt.bo.host_only, group)
 
     def _sync(self, bo: Any, direction: str, offset: int, nbytes: int) -> None:
         which = getattr(self._xrt.xclBOSyncDirection, f"XCL_BO_SYNC_BO_{direction}_DEVICE")
@@ -347,7 +354,16 @@ class XrtDevice:
                 f"{CONTEXTS} hardware contexts are open", expected=f"at most {CONTEXTS} in a process", where="XrtDevice",
                 next_step="close a session before opening another",
             )  # fmt: skip
-        session = XrtSession(self, artifact, built)
+        try:
+            session = XrtSession(self, artifact, built)
+        except (TypeError, AttributeError) as error:
+            raise Refusal(
+                f"this pyxrt cannot load a {built.flow} artifact: {error}", where="pyxrt",
+                expected="hw_context from an ELF (XRT of 2026-01-23 or later) and the submodule ext",
+                next_step="install a newer XRT; see docs/on-hardware.md",
+            ) from error  # fmt: skip
+        except RuntimeError as error:  # what XRT throws when the driver refuses a context
+            raise DeviceFault(f"XRT did not load the {built.flow} artifact {built.key[:12]}: {error}") from error
         self._sessions.add(session)
         return session
 

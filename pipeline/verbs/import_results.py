@@ -36,6 +36,10 @@ def _lines(one: Returned) -> list[str]:
     how = "judged from its outputs" if one.rejudged else "by run_here's own figures, whole output alone"
     text = [f"{one.name}: {'passed' if one.passed else 'FAILED'}, {one.status}, {how if one.figures else 'no figures'}"]
     text += [f"  {line}" for line in one.said.splitlines()[:5]]
+    if "against_twin/rel" in one.figures:
+        text.append(
+            f"  no gate: furthest from the twin by {one.figures['against_twin/rel'].value:.3g} (sum|y-r| / sum|r|)"
+        )
     if "time/median" in one.figures:
         low, middle, high = (one.figures[f"time/{n}"].value for n in ("quartile_low", "median", "quartile_high"))
         text.append(f"  npu: {middle:.1f} us a dispatch (quartiles {low:.1f} to {high:.1f}), wall time by XRT's caller")

@@ -182,6 +182,26 @@ def test_contexts_are_a_budget(device):
     device.open(artifact)
 
 
+def test_a_pyxrt_that_is_too_old_for_a_full_elf_is_named(device, xrt):
+    def old(owner, uuid):
+        raise TypeError("__init__(): incompatible constructor arguments")
+
+    xrt.hw_context = old
+    with pytest.raises(Refusal, match=r"cannot load a elf artifact.*2026-01-23"):
+        device.open(wrapped(ADD))
+
+
+def test_a_buffer_that_cannot_be_pinned_says_what_limits_it(device, xrt):
+    session = device.open(wrapped(ADD))
+
+    def full(owner, size):
+        raise RuntimeError("mmap failed: Resource temporarily unavailable")
+
+    xrt.ext.bo = full
+    with pytest.raises(DeviceFault, match="ulimit -l"):
+        session.allocate("a", 1 << 20)
+
+
 def test_a_second_kernel_passes_its_gate_through_xrt(device):
     dispatches, _ = exercise(RmsNormDesign(64, 128, 96, 1e-5), device, seed=1)
     assert judge_kernel("rmsnorm", dispatches, load_policy()).passed

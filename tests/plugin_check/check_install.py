@@ -45,10 +45,17 @@ def test_an_install_that_is_broken_shows_in_the_list(
     assert entry.get("errors")
 
 
-def test_settings_of_the_repository_are_valid(client: Client, repository: Path) -> None:
+def test_settings_of_the_repository_are_valid_and_bad_ones_would_show(
+    client: Client, repository: Path, project: Path
+) -> None:
     client.trust(repository)
-    done = client.run("doctor", cwd=repository)
-    assert "Invalid settings" not in done.stdout + done.stderr
+    client.trust(project)
+    bad = project / ".claude" / "settings.json"
+    bad.parent.mkdir()
+    bad.write_text('{"permissions": {"allow": "everything"}}')
+    said = {folder: client.run("doctor", cwd=folder) for folder in (repository, project)}
+    assert "Invalid settings" in said[project].stdout + said[project].stderr
+    assert "Invalid settings" not in said[repository].stdout + said[repository].stderr
 
 
 def test_token_cost_is_within_budget(client: Client, repository: Path, project: Path) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from judge.evaluation import EvaluationLimits, differences
 from judge.evidence import ChainState, Kind, Record
+from judge.experiment import HOST_SHARE
 from judge.policy import Policy
 from judge.verdict import Verdict
 
@@ -18,6 +19,9 @@ AFTER_FREEZE = frozenset({Kind.RUN, Kind.LESSON, Kind.DECISION, Kind.GATE, Kind.
 # Beside its own figures a record names these inputs; the other names are the model's files, artifacts and kernels.
 PACK, POLICY, DESCRIPTION = "pack", "policy", "description"
 _TOLERANCE = 1e-9
+# Gates that have no tolerance to measure, so the policy has no thresholds for them: promises and equality.
+_SPEED = {"predicted_ratio": 1.0, "host_share": HOST_SHARE}
+FIXED_GATES = {"phase4.speed": _SPEED, "phase5.speed": _SPEED, "phase6": {"tokens_differing": 0.0}}
 
 # phase -> name of a gate -> gate id of the policy
 ExpectedGates = Mapping[int, Mapping[str, str]]
@@ -115,8 +119,8 @@ def policy_problems(records: Sequence[Record], policy: Policy) -> list[str]:
 
 
 def _gate_problems(gate: dict, policy: Policy) -> list[str]:
-    if gate["gate"] == "phase6":  # no tolerance, so the policy has no thresholds for it
-        rows = {"tokens_differing": 0.0}
+    if gate["gate"] in FIXED_GATES:
+        rows = FIXED_GATES[gate["gate"]]
     elif gate["gate"] in policy.gates:
         rows = {metric: row.threshold for metric, row in policy.of(gate["gate"]).items()}
     else:

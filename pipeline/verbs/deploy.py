@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import shlex
+import time
 from pathlib import Path
 
 from pipeline import worker
 from pipeline.conduct import PHASES, SKILLS, pending
 from pipeline.context import cache_directory
 from pipeline.deployment import ROOT, Deployment, Description, find
+from pipeline.evaluation_report import after_freeze
 from pipeline.hub_download import Downloading
 from pipeline.intake import describe, pack_hash
 from pipeline.preflight import forecast, needs_of, require_room
@@ -25,6 +27,7 @@ ANSWER = "a human answers with: scripts/ask.py --name {name} --answer TEXT"
 
 def deploy(arguments: list[str]) -> End:
     """Command line of scripts/deploy.py."""
+    began = time.monotonic()
     args = _parser().parse_args(arguments)
     if args.model:
         worker.open_device(args.device, cache_directory())  # a device that is not there is refused before any work
@@ -50,10 +53,11 @@ def deploy(arguments: list[str]) -> End:
     introduce(deployment)
     if not pending(deployment):
         print("every phase has passed")
-        return End(0, f"scripts/generate.py {deployment.name} --prompt TEXT")
+        return End(0, after_freeze(deployment))
     position = worker.log_size(deployment)
     worker.start(deployment, until=args.phase)
-    return watch(deployment, min(args.wait, LIMIT_SECONDS - 5), position)
+    left = LIMIT_SECONDS - 5 - (time.monotonic() - began)  # a download may have taken its part
+    return watch(deployment, max(0.0, min(args.wait, left)), position)
 
 
 def foresee(description: Description, until: int | None) -> None:

@@ -10,6 +10,7 @@ from judge.evidence import Entry, Kind
 from pipeline import documents, worker
 from pipeline.conduct import PHASES, pending
 from pipeline.deployment import Deployment, find
+from pipeline.evaluation_report import after_freeze
 from pipeline.verbs.console import LIMIT_SECONDS, End, parser
 from pipeline.verbs.deploy import ANSWER, introduce, standing, watch
 from refusal import Refusal
@@ -40,7 +41,7 @@ def status(arguments: list[str]) -> End:
     if args.wait:
         return watch(deployment, min(args.wait, LIMIT_SECONDS), worker.log_size(deployment))
     if not pending(deployment):
-        return End(0, f"scripts/generate.py {deployment.name} --prompt TEXT")
+        return End(0, after_freeze(deployment))
     return standing(deployment)
 
 

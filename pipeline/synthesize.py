@@ -6,6 +6,10 @@ attention scores are of several units; and, where the head is untied, activation
 model needs logits of some size from its embedding, and layers that outweigh it, or it would repeat its input whatever the
 layers do: there eps does not count.
 
+Gates hold made-up weights against thresholds that were measured on the fixture model. Signed figures (gain, bias) of an honest
+deployment differ from one made-up model to the next, so a synthetic model may miss one of them and be right: it serves trials of
+shape, memory and speed, and is no proof of a kernel.
+
 Values are bf16 quantiles picked by random 16-bit numbers, from a seed of each tensor's own: a layer's weights do not depend
 on how many layers there are. Files are written one shard at a time; a run that was stopped goes on from the last whole one.
 """

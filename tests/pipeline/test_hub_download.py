@@ -14,6 +14,7 @@ from tests.pipeline.fake_hub import COMMIT, FakeHub, serving
 from tests.scripts.run_verb import Ended, verb
 
 WEIGHTS = "model.safetensors"
+pytestmark = pytest.mark.slow  # each case is a verb, or two, in processes of their own
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from npu.mlir.aie_streams import GetCascadeOp, PutCascadeOp
 from npu.mlir.fifo_spec import AcquireSpec, EndKey
 from npu.mlir.read_values import ValueReader
 from npu.mlir.text import ParsedModule
-from npu.mlir.types import memref_of
+from npu.mlir.types import dtype_of, memref_of
 from npu.program import (
     Acquire,
     Assign,
@@ -186,6 +186,23 @@ class CoreReader:
                 return Op(op.name, self.name(op.cascade_value), (), (), self.parsed.where(op))
         return self.values.read(op)
 
+    def cases(
+        self, op: cf.SwitchOp, jump: Callable[[Block, Sequence[SSAValue]], tuple[Statement, ...]]
+    ) -> tuple[Statement, ...]:
+        """cf.switch as a chain of comparisons: how a rotating FIFO looks once aie-opt has lowered it."""
+        chain = jump(op.default_block, op.default_operands)
+        values = op.case_values.get_values() if op.case_values is not None else ()
+        kind = ("type", dtype_of(op.flag.type))
+        for value, block, arguments in reversed(list(zip(values, op.case_blocks, op.case_operand, strict=True))):
+            number, equal = self.unnamed("case"), self.unnamed("is_case")
+            chain = (
+                Op("arith.constant", number, (), (("value", int(value)), kind)),
+                Op("arith.cmpi", equal, (self.name(op.flag), number), (kind, ("operand_type", kind[1]),
+                                                                       ("predicate", "eq"))),
+                If(equal, jump(block, arguments), chain),
+            )  # fmt: skip
+        return chain
+
     def region(self, region: Region, results: tuple[str, ...] = ()) -> tuple[Statement, ...]:
         block = region.blocks.first
         return self.block(block, results) if block is not None else ()
@@ -202,7 +219,7 @@ class CoreReader:
         self, block: Block, number: Mapping[Block, int], results: tuple[str, ...] | None
     ) -> tuple[Statement, ...]:
         last = block.last_op
-        if not isinstance(last, cf.BranchOp | cf.ConditionalBranchOp):
+        if not isinstance(last, cf.BranchOp | cf.ConditionalBranchOp | cf.SwitchOp):
             if not isinstance(last, EndOp | ReturnOp):
                 raise self.refuse(last or self.op, "a block without end", "cf.br, cf.cond_br, func.return or aie.end")
             return self.block(block, results)
@@ -214,6 +231,8 @@ class CoreReader:
             arguments = [self.name(argument) for argument in target.args]
             return (*self.assign(arguments, values), Jump(number[target]))
 
+        if isinstance(last, cf.SwitchOp):
+            return (*body, *self.cases(last, jump))
         if isinstance(last, cf.BranchOp):
             return (*body, *jump(last.successor, last.arguments))
         then, otherwise = jump(last.then_block, last.then_arguments), jump(last.else_block, last.else_arguments)

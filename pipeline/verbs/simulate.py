@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from refusal import Refusal
 PRELUDE = ("aie_api/foreign.hpp",)
 
 
-def _options():
+def _options() -> argparse.ArgumentParser:
     options = parser("simulate", "Run an MLIR-AIE design on the digital twin and print values, resources and counts.")
     options.add_argument("design", type=Path, help="MLIR text (aie, aiex; old and new spelling)")
     options.add_argument("--kernel", type=Path, action="append", default=[], metavar="FILE.cc", help="a kernel source")
@@ -48,6 +49,7 @@ def _options():
 def run_simulate(arguments: list[str]) -> End:
     """The verb."""
     args = _options().parse_args(arguments)
+    sources = _sources(args)
     text = _read(args.design)
     program = load_program(text, cache=cache_directory() / "programs")
     device, sequence = choose(program, args.device, args.sequence)
@@ -63,7 +65,7 @@ def run_simulate(arguments: list[str]) -> End:
             where=f"@{device.name}:{sequence.name}",
             next_step=f"--input {missing[0]}=FILE.npy",
         )
-    libraries = _libraries(args)
+    libraries = _libraries(args, sources)
     print(f"design {args.design.name}: device @{device.name} ({device.target}), sequence @{sequence.name}")
     for each in program.devices:
         for use in resources(each):
@@ -126,7 +128,8 @@ def _load(path: Path, declared: MemRef, index: int) -> np.ndarray:
     return values
 
 
-def _libraries(args) -> dict[str, KernelLibrary]:
+def _sources(args: argparse.Namespace) -> list[tuple[str, Path, dict[str, str | None]]]:
+    """(object name, source, defines) of every kernel source."""
     common = _defines(args.defines)
     sources = [(path.with_suffix(".o").name, path, common) for path in args.kernel]
     for item in args.object:
@@ -139,6 +142,12 @@ def _libraries(args) -> dict[str, KernelLibrary]:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
         raise Refusal(f"{twice} twice", expected="one source for each object", where="--kernel and --object")
+    return sources
+
+
+def _libraries(
+    args: argparse.Namespace, sources: list[tuple[str, Path, dict[str, str | None]]]
+) -> dict[str, KernelLibrary]:
     cache = cache_directory() / "kernels"
     return {
         name: KernelLibrary(compile_kernel(path, defines, cache=cache, include=args.include, prelude=PRELUDE))

@@ -9,6 +9,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
+from npu.legality import check, is_legal
 from npu.mlir.load import load_program
 from npu.twin.hostcc import KernelLibrary, compile_kernel
 from pipeline.simulation import NUMPY, Outcome, choose, directions, simulate, to_argument
@@ -36,6 +37,7 @@ def run(
 ) -> tuple[list[np.ndarray], Outcome]:
     """(the outputs in order, the outcome). `arrays` are the arguments that transfers read, in order."""
     program = load_program(text)
+    assert is_legal(program, house_rules=False), check(program)
     chosen, steps = choose(program, device, sequence)
     flow = directions(program, steps)
     reads = [index for index, (read, _) in enumerate(flow) if read]

@@ -99,7 +99,9 @@ void gelu_bf16(bfloat16 *x, bfloat16 *y, int32_t size) {
   }
 }
 
-void swiglu_bf16(bfloat16 *x, bfloat16 *gate, bfloat16 *up, bfloat16 *y, int32_t size) {
+// Weights of the gate, then of the up half: a core has two channels for what comes in.
+void swiglu_bf16(bfloat16 *x, bfloat16 *weights, bfloat16 *y, int32_t size) {
+  bfloat16 *gate = weights, *up = weights + size;
   for (int i = 0; i < size; i += 16) {
     V v = aie::load_v<16>(x + i);
     V g = aie::mul(v, aie::load_v<16>(gate + i));

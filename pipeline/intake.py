@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from judge.evidence import file_digest
+from judge.policy import load_policy
 from pipeline.deployment import Description, slug
 from pipeline.files import read_json
 from pipeline.manifest import pack_hash
@@ -78,6 +79,22 @@ def describe(
     )
 
 
+def require_judgeable(choices: Choices) -> None:
+    """Refuse, before any work, a context too short for what phase 3 judges.
+
+    Raises:
+        Refusal: the scored rows are fewer than the longest text of the policy.
+    """
+    needed = max(load_policy().limits.text_positions)
+    if (choices.score_bucket or 0) < needed:
+        raise Refusal(
+            f"context {choices.context}: {choices.score_bucket} positions can be scored at once",
+            expected=f"at least {needed}, which phase 3 judges",
+            where="--context",
+            next_step=f"--context {needed} or more (a model whose own context is shorter cannot be judged)",
+        )
+
+
 def hashes(directory: Path, weights: Weights) -> dict[str, str]:
     """SHA-256 of every file that the deployment's numbers depend on."""
     found = {f"model/{name}": value for name, value in weights.sha256().items()}
@@ -87,4 +104,4 @@ def hashes(directory: Path, weights: Weights) -> dict[str, str]:
     return found
 
 
-__all__ = ["choices_for", "describe", "hashes", "pack_hash"]
+__all__ = ["choices_for", "describe", "hashes", "pack_hash", "require_judgeable"]

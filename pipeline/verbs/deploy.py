@@ -13,7 +13,7 @@ from pipeline.context import cache_directory
 from pipeline.deployment import ROOT, Deployment, Description, find
 from pipeline.evaluation_report import after_freeze
 from pipeline.hub_download import Downloading
-from pipeline.intake import describe, pack_hash
+from pipeline.intake import describe, pack_hash, require_judgeable
 from pipeline.preflight import forecast, needs_of, require_room
 from pipeline.verbs.console import LIMIT_SECONDS, End, parser
 from reference.oracle.config import load_config
@@ -43,6 +43,7 @@ def deploy(arguments: list[str]) -> End:
         except Downloading as going_on:
             print(going_on)
             return End(0, f"scripts/deploy.py {shlex.join(arguments)}")
+        require_judgeable(description.choices)
         foresee(description, args.phase)
         deployment = Deployment.start(description, pack_hash=pack_hash(worker.PACK))
     else:

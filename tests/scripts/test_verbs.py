@@ -16,8 +16,8 @@ from pipeline.intake import describe
 from tests.scripts.run_verb import PACK, verb
 from tests.stand_ins.byte_level import write_byte_level_tokenizer
 
-VERBS = ("abandon", "ask", "compile", "demo", "deploy", "doctor", "emit", "gate", "generate", "import_results", "run",
-         "status", "synthesize")  # fmt: skip
+VERBS = ("abandon", "ask", "compile", "demo", "deploy", "doctor", "emit", "evaluate", "gate", "generate", "import_results",
+         "predict", "run", "simulate", "status", "synthesize")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +112,7 @@ def test_deploy_refuses_a_spoiled_model_and_leaves_nothing_behind(case: str, mod
         (("MODEL", "--phase", "8"), "choose from 0, 1, 2, 3"),
         (("MODEL", "--layers", "9"), "1 to 3"),
         (("MODEL", "--context", "300"), "256, 512"),
+        (("MODEL", "--context", "256"), "at least 512"),
         (("MODEL", "--accept-key", "hidden_size"), "hidden_size"),
         (("MODEL", "--no-such-flag"), "--no-such-flag"),
         ((), "0 deployments"),

@@ -53,19 +53,21 @@ class Runner:
         """Yield up to `count` tokens, each with the FP32 logits [vocab] it was drawn from.
 
         Args:
-            sampler: greedy without one. stop: end at an end-of-text token (which is yielded).
+            sampler: greedy without one. stop: heed the tokenizer, as a reader wants it: end at an end-of-text token (which is
+                yielded), and draw no id that the tokenizer lacks. Gates compare the model's own choices and do neither.
 
         Raises:
             Refusal: an empty prompt, an id outside the vocabulary, or more positions than the context has.
         """
         self._check(prompt, count)
         draw = sampler or Sampler()
-        ends = self.tokenizer.eos_ids if stop and self.tokenizer else frozenset()
+        heeded = self.tokenizer if stop else None
+        ends = heeded.eos_ids if heeded else frozenset()
         self.session.prefill(list(prompt[:-1]))
         token = prompt[-1]
         for _ in range(count):
             logits = self.session.decode(token)
-            token = draw(self.tokenizer.mask_padding(logits) if self.tokenizer else logits)
+            token = draw(heeded.mask_padding(logits) if heeded else logits)
             yield token, logits
             if token in ends:
                 return

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token ids that the gates run on: shipped public-domain texts and fixed prompts; drawn ids for a model without tokenizer."""
+"""Token ids that the gates run on: shipped public-domain texts and fixed prompts; drawn ids for made-up weights.
+
+A model without a tokenizer also gets drawn ids. Made-up weights do in any case: their thresholds were measured on drawn ids
+(`measured_on` in judge/policy.toml), and text repeats few tokens, so that the means of a first layer do not settle as theirs did.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +22,14 @@ FRESH_PROMPT = 16  # tokens, at least, of a prompt that an evaluation draws; at 
 
 
 def text_ids(subject: Subject, index: int, count: int) -> list[int]:
-    """The first `count` token ids of shipped text `index`; drawn uniformly (seed 1000 + index) without a tokenizer.
+    """The first `count` token ids of shipped text `index`; drawn uniformly (seed 1000 + index) where text is not used.
 
     Raises:
         Refusal: the text is shorter than that for this tokenizer.
     """
     if subject.nonce:
         return _fresh(subject, f"text {index}", count)
-    tokenizer = tokenizer_of(subject)
+    tokenizer = _reader_of(subject)
     if tokenizer is None:
         return _drawn(subject, 1000 + index, count)
     text = texts()[index]
@@ -41,7 +45,7 @@ def prompt_ids(subject: Subject, index: int) -> list[int]:
         return _fresh(
             subject, f"prompt {index}", FRESH_PROMPT + seed_of(subject.nonce, f"length {index}") % FRESH_PROMPT
         )
-    tokenizer = tokenizer_of(subject)
+    tokenizer = _reader_of(subject)
     if tokenizer is None:
         return _drawn(subject, 2000 + index, DRAWN_PROMPT + 7 * index)
     return tokenizer.encode(load_prompts().greedy[index].text)
@@ -51,6 +55,11 @@ def tokenizer_of(subject: Subject) -> Tokenizer | None:
     """The subject's tokenizer, None where its directory has none."""
     directory = subject.config.model_dir
     return load_tokenizer(subject.config) if (directory / "tokenizer.json").exists() else None
+
+
+def _reader_of(subject: Subject) -> Tokenizer | None:
+    """The tokenizer by which the subject's gates read text, None where their ids are drawn."""
+    return None if subject.synthetic else tokenizer_of(subject)
 
 
 def _drawn(subject: Subject, seed: int, count: int) -> list[int]:
@@ -64,9 +73,9 @@ def seed_of(nonce: str, what: str) -> int:
 
 
 def _fresh(subject: Subject, what: str, count: int) -> list[int]:
-    """A window of `count` tokens somewhere in the shipped texts, by the evaluation's nonce; drawn ids without a tokenizer."""
+    """A window of `count` tokens somewhere in the shipped texts, by the evaluation's nonce; or drawn ids."""
     seed = seed_of(subject.nonce, f"{subject.name} {what}")
-    tokenizer = tokenizer_of(subject)
+    tokenizer = _reader_of(subject)
     if tokenizer is None:
         return _drawn(subject, seed, count)
     rng = np.random.default_rng(seed)

@@ -85,6 +85,19 @@ def test_generation_ends_with_any_of_the_end_of_text_tokens() -> None:
     assert [token for token, _ in unstopped] == free
 
 
+def test_ids_that_the_tokenizer_lacks_are_not_sampled_and_a_gate_still_sees_the_models_own_choice() -> None:
+    prompt = drawn(7, 20)
+    free = tokens(Runner(shared(), None), prompt, 8)
+    known = max(free)  # the tokenizer ends just below the largest id that the model chose
+
+    def mask_padding(logits: np.ndarray) -> np.ndarray:
+        return np.where(np.arange(len(logits)) < known, logits, -np.inf)
+
+    runner = Runner(shared(), SimpleNamespace(eos_ids=frozenset(), mask_padding=mask_padding))
+    assert max(tokens(runner, prompt, 8)) < known
+    assert [token for token, _ in runner.stream(prompt, 8, stop=False)] == free
+
+
 # ---- vocabulary ----
 
 

@@ -56,13 +56,15 @@ class Symptoms(msgspec.Struct, frozen=True):
     """What is known of a failed gate.
 
     position_losses: loss of each position, in order. taps: (tap name, loss) in operator order.
-    device_fault: the device's message, "" if every dispatch completed.
+    device_fault: the device's message, "" if every dispatch completed. prefill_passed: the verdict is of decode, and the same
+    block passed by prefill.
     """
 
     verdict: Verdict
     position_losses: tuple[float, ...] = ()
     taps: tuple[tuple[str, float], ...] = ()
     device_fault: str = ""
+    prefill_passed: bool = False
 
 
 def diagnose(symptoms: Symptoms) -> Diagnosis:
@@ -138,6 +140,8 @@ def _grows(symptoms: Symptoms) -> bool:
 
 
 def _decode_only(symptoms: Symptoms) -> bool:
+    if symptoms.prefill_passed and not _bias_only(symptoms):
+        return True
     by_path = {"text": [], "decode": []}
     for finding in symptoms.verdict.findings:
         path = finding.metric.split("/")[0]

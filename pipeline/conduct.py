@@ -102,7 +102,7 @@ def _conclude(ctx: PhaseContext, phase: int, outcome: Outcome, record: str) -> i
         ctx.progress(f"phase {phase}: FAILED: {label}")
         for line in verdict.lines():
             ctx.progress(f"  {line}")
-    finding = _finding(failed[0][1], outcome)
+    finding = _finding(*failed[0], outcome)
     step = f"skill {finding.skill}" if finding.skill else f"scripts/ask.py --name {name} QUESTION"
     ctx.progress(f"phase {phase}: {finding.reason}")
     _state(ctx.deployment, lambda s: replace_phase(s, phase, "failed", f"phase {phase} failed: {finding.reason}", step))
@@ -110,12 +110,13 @@ def _conclude(ctx: PhaseContext, phase: int, outcome: Outcome, record: str) -> i
     return 1
 
 
-def _finding(verdict: Verdict, outcome: Outcome) -> Diagnosis:
+def _finding(label: str, verdict: Verdict, outcome: Outcome) -> Diagnosis:
     """Where to look after a failed gate: a debug skill for wrong values, an optimise skill for time."""
     if verdict.gate.endswith(".speed"):
         reason = "; ".join(line.strip() for line in verdict.lines()[1:])
         return Diagnosis(outcome.data.get("next_skill", "optimize-buffers"), reason)
-    return diagnose(Symptoms(verdict))
+    prefill = outcome.verdicts.get(f"{label.removesuffix(' decode')} prefill")
+    return diagnose(Symptoms(verdict, prefill_passed=prefill is not None and prefill.passed))
 
 
 def _fault(ctx: PhaseContext, phase: int, text: str, seconds: float) -> int:

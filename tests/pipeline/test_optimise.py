@@ -8,6 +8,7 @@ the plan's choices, in choices.json, in the runner's writes.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from judge.fixture import write_fixture
 from judge.policy import load_policy
 from judge.verdict import Finding, Verdict
 from kernels.attention_prefill.stage import PrefillAttentionStage
+from kernels.designs.design import single_design_artifact
 from npu.cost_rates import HOST_COPY
 from npu.twin.device import TwinDevice
 from pipeline import documents
@@ -91,6 +93,14 @@ FEW_ROWS = {"qkv": 2, "o_proj": 2, "gate_up": 2, "down": 2, "lm_head": 2}
 
 
 @pytest.fixture(autouse=True)
+def artifacts_made_anew() -> Iterator[None]:
+    """Artifacts of designs are kept in the process; a fault that is planted in a kernel's macros must not stay in one."""
+    single_design_artifact.cache_clear()
+    yield
+    single_design_artifact.cache_clear()
+
+
+@pytest.fixture(autouse=True)
 def any_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fixture's gains are small beside its switches: here every gain counts."""
     monkeypatch.setattr("pipeline.phases.optimise.FASTER", 1 - 1e-6)
@@ -139,6 +149,7 @@ def test_what_is_faster_but_wrong_is_reverted(bench: Bench, monkeypatch: pytest.
         return macros | {"SCALE_LOG2E": "0.51f"} if stage.mode == "bfp16" else macros
 
     monkeypatch.setattr(PrefillAttentionStage, "defines", property(planted))
+    single_design_artifact.cache_clear()
     outcome = bench.run(PREFILL, alternative(attention_mode="bfp16"))
     (record,) = bench.experiments()
     assert record.entry.figures["predicted_after"].value < record.entry.figures["predicted_before"].value

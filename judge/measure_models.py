@@ -9,7 +9,7 @@ Faults may be run on shorter texts: a worst place over fewer positions is smalle
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -60,6 +60,10 @@ class Probe:
     layers: tuple[int, ...]
     trained: bool
     measured_on: str
+    # seed -> further ids on which the block gate's floors are taken, at every layer of `floor_layers`: an evaluation draws
+    # ids of its own, and a floor from few draws would fail honest work by chance.
+    windows: dict[int, np.ndarray] = field(default_factory=dict)
+    floor_layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         self.oracle = Decoder(self.config, self.weights)
@@ -128,7 +132,12 @@ def measure_block(probe: Probe, precision: str, limits: Limits) -> Measurement:
                 if precision == "mixed" and fault == "mask_ahead":
                     continue  # a decode step has no future position to see
                 measured.add_fault(fault, figures_of(run_block(wrong, layer, want, precision, limits)))
-    return measured
+    for ids in probe.windows.values():
+        for layer in probe.floor_layers:
+            want = oracle_block(probe, layer, ids[: limits.block_positions + DECODE_STEPS])
+            honest = run_block(probe.setting(precision), layer, want, precision, limits)
+            measured.add_floor(figures_of(honest, honest=True))
+    return replace(measured, seeds=(*measured.seeds, *probe.windows))
 
 
 def oracle_block(probe: Probe, layer: int, ids: np.ndarray) -> dict[str, np.ndarray]:

@@ -42,6 +42,10 @@ LIMITS = Limits(
 )
 FIXTURE_SEEDS = tuple(range(8))
 FIXTURE_LAYER = 1
+# Draws of the block gates' floors beside the runs': seeds 100, 101, ...
+FIXTURE_WINDOWS = tuple(range(100, 148))
+MODEL_WINDOWS = tuple(range(100, 116))
+WINDOW_TOKENS = 80
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -99,8 +103,12 @@ def fixture_probe() -> Probe:
         rng = np.random.default_rng(seed)
         drawn = tuple(rng.integers(0, CONFIG["vocab_size"], count + 1) for count in LIMITS.text_positions)
         runs[seed] = Run(drawn, tuple(rng.integers(0, CONFIG["vocab_size"], length) for length in (24, 31, 38)))
+    windows = {
+        seed: np.random.default_rng(seed).integers(0, CONFIG["vocab_size"], WINDOW_TOKENS) for seed in FIXTURE_WINDOWS
+    }
     on = "the fixture model (judge/fixture.py, seed 1), token ids drawn"
-    return Probe("fixture", config, open_weights(config), runs, (FIXTURE_LAYER,), False, on)
+    layers = tuple(range(CONFIG["num_hidden_layers"]))
+    return Probe("fixture", config, open_weights(config), runs, (FIXTURE_LAYER,), False, on, windows, layers)
 
 
 def model_probe(model_dir: Path) -> Probe:
@@ -117,7 +125,9 @@ def model_probe(model_dir: Path) -> Probe:
     last = config.num_hidden_layers - 1
     layers = tuple(sorted({0, config.num_hidden_layers // 2, last}))
     on = f"{model_dir.name}, texts of reference/texts, layers {list(layers)}"
-    return Probe("model", config, open_weights(config), runs, layers, True, on)
+    starts = np.linspace(0, len(joined) - WINDOW_TOKENS, len(MODEL_WINDOWS)).astype(int)
+    windows = {seed: joined[start : start + WINDOW_TOKENS] for seed, start in zip(MODEL_WINDOWS, starts, strict=True)}
+    return Probe("model", config, open_weights(config), runs, layers, True, on, windows, layers)
 
 
 def policy_text(gates: dict[str, GatePolicy]) -> str:

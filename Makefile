@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # Two commands matter: `make demo` deploys a real model on the digital twin, `make test` passes the tests.
 PYTHON ?= python3
+DEMO ?=
 VENV := .venv
 RUN := $(VENV)/bin/python
 
 .PHONY: demo test check bench lint env clean plugin-check plugin-golden registry
 
 demo:
-	$(PYTHON) scripts/demo.py
+	$(PYTHON) scripts/demo.py $(DEMO)
 
 test: $(VENV)/.test-ready
 	$(RUN) -m pytest -n 2 --dist loadfile --durations=12

@@ -17,19 +17,22 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from judge import claims, evidence
+from judge import claims, evidence, fresh_data
 from judge.device_log import layer_problems, log_problems, mac_problems
 from judge.evaluation import Check, Evaluation, EvaluationLimits, check, differences
 from judge.evidence import Record
 from judge.fixture import write_fixture
+from judge.fresh_data import judge_fresh
 from judge.gates import judge_kernel, judge_model, judge_oracle, judge_runner
 from judge.numbers import Evidence, unjustified
 from judge.policy import Policy
 from judge.verdict import Verdict
+from kernels.designs.design import OpDesign
 from npu.device import DeviceFault
 from npu.twin.hostcc import find_compiler
 from pipeline import documents, manifest, worker
@@ -84,6 +87,7 @@ class Evaluator:
         self.facts = {"nonce": nonce, "pack": manifest.digest(manifest.read(pack))}
         self.description = deployment.description
         self.synthetic = self.description.synthetic
+        self.draw = 0  # of the gate that is judged
 
     def run(self) -> Evaluation:
         """All stages, until one finds a violation or an obstacle."""
@@ -281,43 +285,56 @@ class Evaluator:
         )
         return msgspec.structs.replace(self.ctx.policy, limits=limits)
 
+    def _fresh(self, name: str, gates: dict[str, tuple[Subject | None, Callable[[], Verdict]]]) -> None:
+        """Judge gates on fresh data, label -> (subject whose tokens are drawn, gate); see judge.fresh_data."""
+        problems, again, looked = [], [], 0
+        for label, (subject, gate) in gates.items():
+
+            def draw(number: int, subject: Subject | None = subject, gate: Callable[[], Verdict] = gate) -> Verdict:
+                self.draw = number
+                if subject is not None:
+                    subject.nonce = f"{self.nonce} {number}"
+                return gate()
+
+            draws = judge_fresh(draw)
+            problems += fresh_data.problems(label, draws)
+            again += [label] * (len(draws) - 1)
+            looked += sum(verdict.looked_at for verdict in draws)
+        redrawn = f"; drawn again: {', '.join(sorted(set(again)))}" if again else ""
+        self._add(name, problems, f"{len(gates)} gates, {looked} judged{redrawn}" if looked else "")
+
     def _oracle(self) -> None:
-        verdicts = {}
-        for subject in (self.ctx.fixture, self.ctx.model):
-            proof = oracle.prove(subject)
-            if proof.perplexity is not None:  # the policy's bound is of the shipped text, not of any window
-                known = replace(subject, nonce="", _sessions={})
-                proof = replace(proof, perplexity=oracle.prove(known).perplexity)
-            verdicts[subject.name] = judge_oracle(subject.thresholds, proof, self.ctx.policy)
-        self._verdicts("oracle-holds", verdicts)
+        self._fresh(
+            "oracle-holds", {s.name: (s, partial(self._judge_oracle, s)) for s in (self.ctx.fixture, self.ctx.model)}
+        )
+
+    def _judge_oracle(self, subject: Subject) -> Verdict:
+        proof = oracle.prove(subject)
+        if proof.perplexity is not None:  # the policy's bound is of the shipped text, not of any window
+            known = replace(subject, nonce="", _sessions={})
+            proof = replace(proof, perplexity=oracle.prove(known).perplexity)
+        return judge_oracle(subject.thresholds, proof, self.ctx.policy)
 
     def _device(self) -> None:
         """A short run first: whether the device works at all on what it should."""
         self._watched([watch_greedy(self.ctx.model.session(), prompt_ids(self.ctx.model, 7), PROBE_TOKENS)])
 
     def _model(self) -> None:
-        verdicts = {}
-        for subject in (self.ctx.model, self.ctx.fixture):
-            runs = [
-                watch_greedy(
-                    subject.session(),
-                    prompt_ids(subject, index),
-                    self.limits.greedy_tokens,
-                    f"fresh prompt {index + 1}",
-                )
-                for index in range(self.limits.prompts)
-            ]
-            self._watched(runs, subject)
-            verdicts[subject.name] = self._judge_model(subject, runs)
-        self._verdicts("model-holds", verdicts)
+        subjects = (self.ctx.model, self.ctx.fixture)
+        self._fresh("model-holds", {s.name: (s, partial(self._judge_model, s)) for s in subjects})
 
-    def _judge_model(self, subject: Subject, runs: list[WatchedRun]) -> Verdict:
-        session, policy = subject.session(), self._policy
+    def _judge_model(self, subject: Subject) -> Verdict:
+        session, tokens = subject.session(), self.limits.greedy_tokens
+        runs = [
+            watch_greedy(session, prompt_ids(subject, index), tokens, f"fresh prompt {index + 1}")
+            for index in range(self.limits.prompts)
+        ]
+        self._watched(runs, subject)
         text = model.text_run(self.ctx, subject, session, 0, self.limits.text_positions)
         repeat = model.repeat_run(session, [prompt_ids(subject, index) for index in (0, 1, 0)])
         greedy = [run.greedy for run in runs]
         return judge_model(
-            subject.thresholds, "mixed", [text], greedy, repeat, lambda ids: subject.logits(list(ids)), policy
+            subject.thresholds, "mixed", [text], greedy, repeat, lambda ids: subject.logits(list(ids)), self._policy
         )
 
     def _watched(self, runs: list[WatchedRun], subject: Subject | None = None) -> None:
@@ -344,51 +361,53 @@ class Evaluator:
         runner = Runner(self.ctx.model.session(), tokenizer_of(self.ctx.model))
         produced = [token for token, _ in runner.stream(recorded["prompt_ids"], integrate.TOKENS, stop=False)]
         verdict = judge_runner(produced, recorded["ids"][: integrate.TOKENS], self.ctx.policy)
-        self._verdicts("tokens-repeat", {"runner": verdict})
+        lines = [] if verdict.passed else [line.strip() for line in verdict.lines()]
+        self._add("tokens-repeat", lines, f"{len(produced)} tokens")
 
     def _blocks(self) -> None:
-        outcome = Outcome()
-        block.judge_layer(self.ctx, self.ctx.fixture, 1, outcome)
-        for layer in self._block_layers():
-            block.judge_layer(self.ctx, self.ctx.model, layer, outcome)
-        self._verdicts("blocks-hold", outcome.verdicts)
+        blocks = [(self.ctx.fixture, 1), *((self.ctx.model, layer) for layer in self._block_layers())]
+        keys: dict[str, str] = {}
+        gates = {
+            f"{subject.name} layer {layer} {path}": (subject, partial(self._judge_block, subject, layer, path, keys))
+            for subject, layer in blocks
+            for path in ("prefill", "decode")
+        }
+        self._fresh("blocks-hold", gates)
         if self._choices_at(2) == self.ctx.model.choices:
-            recorded = {n: v for n, v in self.gates[2].entry.inputs.items() if n in outcome.inputs}
-            found = {n: v for n, v in outcome.inputs.items() if n.startswith("artifact")}
-            self._add("artifacts-rebuilt", differences("phase 2:", found, recorded), f"{len(found)} block artifacts")
+            recorded = {n: v for n, v in self.gates[2].entry.inputs.items() if n in keys}
+            self._add("artifacts-rebuilt", differences("phase 2:", keys, recorded), f"{len(keys)} block artifacts")
+
+    def _judge_block(self, subject: Subject, layer: int, path: str, keys: dict[str, str]) -> Verdict:
+        outcome = Outcome()
+        block.judge_layer(self.ctx, subject, layer, outcome)
+        keys |= {name: value for name, value in outcome.inputs.items() if name.startswith("artifact")}
+        return outcome.verdicts[f"{subject.name} layer {layer} {path}"]
 
     def _kernels(self) -> None:
-        """Every design: once on the recorded data, whose figures must come out again, once on fresh data."""
+        """Every design: once on the recorded data, whose figures must come out again, then on fresh data."""
         recorded = self.gates[1].entry.body["gates"]
-        fresh, repeats, compared = {}, [], 0
+        repeats, compared = [], 0
         final = self._plan(self.ctx.model.config, self.ctx.model.choices)
         designs = {design.name: design for design in (*self.plan.designs, *final.designs)}
         for index, (name, design) in enumerate(designs.items()):
-            self.say(f"evaluation: kernel {index + 1} of {len(designs)}: {name}")
             if name in recorded:
-                dispatches, _ = exercise(design, self.device, recorded_seed(design))
-                again = judge_kernel(gate_of(design), dispatches, self.ctx.policy)
+                self.say(f"evaluation: kernel {index + 1} of {len(designs)}: {name}")
+                again = self._judge_kernel(design, recorded_seed(design))
                 repeats += claims.repeat_problems(name, recorded[name], again, self.limits)
                 compared += len(again.findings)
-            dispatches, _ = exercise(design, self.device, seed_of(self.nonce, f"kernel {name}"))
-            fresh[name] = judge_kernel(gate_of(design), dispatches, self.ctx.policy)
-        self._verdicts("kernels-hold", fresh)
         self._add("figures-repeat", repeats, f"{compared} figures")
+        self._fresh("kernels-hold", {name: (None, partial(self._fresh_kernel, d)) for name, d in designs.items()})
+
+    def _fresh_kernel(self, design: OpDesign) -> Verdict:
+        return self._judge_kernel(design, seed_of(self.nonce, f"kernel {design.name} {self.draw}"))
+
+    def _judge_kernel(self, design: OpDesign, seed: int) -> Verdict:
+        dispatches, _ = exercise(design, self.device, seed)
+        return judge_kernel(gate_of(design), dispatches, self.ctx.policy)
 
     def _whole(self) -> None:
         if not self.description.partial:
             self._add("whole-model", [], f"{self.ctx.model.config.num_hidden_layers} layers")
-
-    def _verdicts(self, name: str, verdicts: dict[str, Verdict]) -> None:
-        problems = [
-            f"{label}: {line.strip()}"
-            for label, v in verdicts.items()
-            if not v.passed
-            for line in v.lines()
-            if " ok " not in line
-        ]
-        looked = sum(verdict.looked_at for verdict in verdicts.values())
-        self._add(name, problems, f"{len(verdicts)} gates, {looked} judged" if looked else "")
 
 
 def _sha256(path: Path) -> str:

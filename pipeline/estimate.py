@@ -17,8 +17,8 @@ DEMO_SECONDS: dict[int, tuple[float, float]] = {
     1: (60.0, 60.0),
     2: (40.0, 20.0),
     3: (60.0, 180.0),
-    4: (60.0, 150.0),
-    5: (40.0, 110.0),
+    4: (60.0, 200.0),  # two experiments kept, and the full gate
+    5: (15.0, 30.0),  # one experiment, none kept; a kept one adds phase 3's time
     6: (10.0, 50.0),
     7: (120.0, 360.0),
 }

@@ -44,7 +44,7 @@ from planner.alternatives import (
 from planner.plan import Choices, Plan, make_plan
 from refusal import Refusal
 
-MAX_EXPERIMENTS = 3
+MAX_EXPERIMENTS = 2
 BUDGET_SECONDS = 180.0  # of processor time, so that a busy machine tries as much: no further experiment begins after it
 FASTER = 0.99  # a predicted ratio above this is no gain: the full gate costs more than it is worth
 TEXT, PROMPT = 1, 1  # which shipped text and prompt the short gate uses

@@ -5,7 +5,7 @@ DEMO ?=
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test check bench lint env clean plugin-check plugin-golden registry
+.PHONY: demo test check bench lint env clean plugin-check plugin-golden registry manifest hooks
 
 demo:
 	$(PYTHON) scripts/demo.py $(DEMO)
@@ -25,6 +25,15 @@ bench: $(VENV)/.test-ready
 
 env:
 	$(PYTHON) scripts/environment.py
+
+# What ships, file by file with its SHA-256: to be written anew with each commit that changes a shipped file.
+manifest:
+	$(PYTHON) -m pipeline.manifest --write
+
+# git then runs hooks/pre_commit.py before each commit.
+hooks:
+	printf '#!/bin/sh\nexec python3 "$$(git rev-parse --show-toplevel)/hooks/pre_commit.py"\n' > "$$(git rev-parse --git-path hooks)/pre-commit"
+	chmod +x "$$(git rev-parse --git-path hooks)/pre-commit"
 
 # The plugin in the real client: fetched once from npm (402 MB) into .cache, run offline in an empty home.
 plugin-check: $(VENV)/.test-ready

@@ -6,6 +6,7 @@ What stands between the markers is written anew from the records each time; pros
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -166,3 +167,8 @@ def _gates(chain: Iterable[Record]) -> list[Record]:
 
 def _words(body: dict) -> str:
     return ", ".join(f"{key} {value}" for key, value in body.items() if key != "subject")
+
+
+if __name__ == "__main__":  # python -m pipeline.documents FOLDER ...
+    for folder in sys.argv[1:]:
+        write(Deployment(Path(folder)))

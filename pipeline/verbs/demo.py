@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+from judge.evaluation import EvaluationLimits, Result
 from pipeline import worker
 from pipeline.conduct import PHASES, conduct, pending
 from pipeline.context import PhaseContext, cache_directory
 from pipeline.deployment import Deployment
 from pipeline.estimate import phase_seconds
+from pipeline.evaluation_report import after_freeze, verdict_of
 from pipeline.intake import describe, pack_hash
 from pipeline.verbs.console import End, parser
-from pipeline.verbs.deploy import introduce
+from pipeline.verbs.deploy import introduce, standing
+from pipeline.verbs.evaluate import begin
 from pipeline.verbs.generate import speak
 from reference.demo_model import prepare_demo_model
 from reference.oracle.config import load_config
@@ -60,7 +64,22 @@ def _demo(args: argparse.Namespace) -> End:
         return End(code, deployment.state().next)
     print(f"\n{PROMPT}")
     speak(deployment, device, cache, PROMPT, TOKENS, Sampler())
-    return End(0, f"scripts/generate.py {deployment.name} --prompt TEXT")
+    if description.partial:
+        print("\nphase 7 is left out: a partial deployment is never proven")
+        return End(0, after_freeze(deployment))
+    return _evaluate(deployment, progress)
+
+
+def _evaluate(deployment: Deployment, progress: Callable[[str], None]) -> End:
+    """Phase 7 in its own process, followed to its end: this program may keep its caller."""
+    progress("phase 7, independent evaluation: from a copy of the pack, on data drawn now")
+    if not str(verdict_of(deployment)).startswith(Result.PROVEN):
+        position = worker.log_size(deployment)
+        begin(deployment, EvaluationLimits().text_positions, EvaluationLimits().greedy_tokens)
+        for line in worker.follow(deployment, float("inf"), position):
+            print(line, flush=True)
+    print(f"\n{deployment.name}: {verdict_of(deployment) or 'the evaluation ended without a verdict'}")
+    return standing(deployment)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -336,7 +336,11 @@ def test_a_kernel_without_its_shape_is_refused(bench):
 def test_a_models_designs_and_its_whole_module_go_out_and_come_back(bench):
     write_fixture(Path("small"))
     words = ["small", "--layers", "1", "--context", "256", "--entry", "decode_256", "--module", "--out", "box"]
-    assert emit(words).code == 0
+    # A slow machine needs several calls: emit returns within its limit and goes on when it is called again.
+    for _ in range(6):
+        assert emit(words).code == 0
+        if Path("box/designs/module/design.json").exists():
+            break
     folder = Path("box").absolute()
     description = json.loads((folder / "designs/module/design.json").read_text())
     assert description["flow"] == "elf"

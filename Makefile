@@ -5,16 +5,20 @@ DEMO ?=
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test check bench lint env clean plugin-check plugin-golden registry manifest hooks
+.PHONY: demo test proof check bench lint env clean plugin-check plugin-golden registry manifest hooks
 
 demo:
 	$(PYTHON) scripts/demo.py $(DEMO)
 
 test: $(VENV)/.test-ready
-	$(RUN) -m pytest -n 2 --dist loadfile --durations=12
+	$(RUN) -m pytest -n 2 --dist loadfile --durations=12 --ignore=tests/cheats --ignore=tests/walker
+
+# End to end: deployments that cheat are rejected by name, and a walk by `next:` lines alone reaches the verdict.
+proof: $(VENV)/.test-ready
+	$(RUN) -m pytest --durations=12 tests/cheats tests/walker
 
 check: $(VENV)/.test-ready lint
-	$(RUN) -m pytest -n 2 --dist loadfile -m "not slow"
+	$(RUN) -m pytest -n 2 --dist loadfile -m "not slow" --ignore=tests/cheats --ignore=tests/walker
 
 lint: $(VENV)/.test-ready
 	$(RUN) -m ruff check .

@@ -27,7 +27,9 @@ from refusal import Refusal
 
 Legal = Callable[[OpDesign], bool]
 LINEAR_KINDS = ("qkv", "o_proj", "gate_up", "down")
-WORTH_A_SHARE = 0.01  # of the objective: a smaller gain is not worth a full gate, and lies deep within the model's error
+WORTH_A_SHARE = (
+    0.01  # of the objective: a smaller gain is not worth a full gate, and lies deep within the model's error
+)
 BUCKET_STEP = 64  # tokens: what every row-wise and attention design divides by
 DECODE_STEP = 128  # keys of a cache group
 

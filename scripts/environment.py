@@ -53,7 +53,9 @@ def wants_zig() -> bool:
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    print("no C++ compiler was found. Use ziglang from PyPI (101 MB, 411 MB installed)? [y/N] ", end="", file=sys.stderr)
+    print(
+        "no C++ compiler was found. Use ziglang from PyPI (101 MB, 411 MB installed)? [y/N] ", end="", file=sys.stderr
+    )
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         return False
     os.environ[ZIG_VARIABLE] = "1"

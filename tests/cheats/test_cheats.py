@@ -12,7 +12,7 @@ import shutil
 import pytest
 
 from judge.fixture import write_fixture
-from tests.cheats.conftest import House, freeze_of, gate_of
+from tests.cheats.conftest import House, gate_of
 
 pytestmark = pytest.mark.slow
 
@@ -198,7 +198,9 @@ def test_prompt_specific_answer(cheat_with_pack: House):
 
 def test_altered_oracle(cheat_with_pack: House):
     """An oracle that forgets epsilon agrees with a device that forgets it too; the second oracle does not."""
-    cheat_with_pack.alter_pack("reference/oracle/ops.py", "np.sqrt(mean_square + np.float32(eps))", "np.sqrt(mean_square)")
+    cheat_with_pack.alter_pack(
+        "reference/oracle/ops.py", "np.sqrt(mean_square + np.float32(eps))", "np.sqrt(mean_square)"
+    )
     assert_rejected(cheat_with_pack, "oracle-holds")
 
 

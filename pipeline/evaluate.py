@@ -37,7 +37,7 @@ from npu.device import DeviceFault
 from npu.twin.hostcc import find_compiler
 from pipeline import documents, manifest, worker
 from pipeline.conduct import PHASES
-from pipeline.context import PhaseContext, Subject, fixture_choices
+from pipeline.context import CACHE_VARIABLE, PhaseContext, Subject, fixture_choices
 from pipeline.deployment import OPTIMISATION, Deployment
 from pipeline.evaluation_report import conclude
 from pipeline.exercise import exercise, gate_of
@@ -430,6 +430,8 @@ def main(arguments: list[str]) -> int:
     p.add_argument("--positions", type=int, default=EvaluationLimits().text_positions)
     p.add_argument("--tokens", type=int, default=EvaluationLimits().greedy_tokens)
     args = p.parse_args(arguments)
+    # Also what is remembered of files, such as their hashes, is found out anew.
+    os.environ[CACHE_VARIABLE] = str(args.cache.absolute())
     limits = EvaluationLimits(text_positions=args.positions, greedy_tokens=args.tokens)
     deployment = Deployment(args.folder.absolute())
     os.chdir(deployment.folder.parent.parent)

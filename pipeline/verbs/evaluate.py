@@ -20,7 +20,9 @@ from pipeline.verbs.deploy import introduce, watch
 from refusal import Refusal
 
 # All that the evaluating process gets of this one's environment: what finds programs, and where temporary files go.
-KEPT_VARIABLES = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "XILINX_XRT")
+KEPT_VARIABLES = (
+    "PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "XILINX_XRT", "PEANO_INSTALL_DIR", "MLIR_AIE_INSTALL_DIR",
+)  # fmt: skip
 
 
 def evaluate(arguments: list[str]) -> End:

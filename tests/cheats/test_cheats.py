@@ -12,6 +12,7 @@ import shutil
 import pytest
 
 from judge.fixture import write_fixture
+from reference.oracle.weights import file_sha256
 from tests.cheats.conftest import House, gate_of
 
 pytestmark = pytest.mark.slow
@@ -96,6 +97,23 @@ def test_other_weights(cheat: House, honest: House, tmp_path):
     shutil.copytree(there, kept)
     try:
         write_fixture(there, seed=9)
+        assert_rejected(cheat, "inputs-unchanged")
+    finally:
+        shutil.copytree(kept, there, dirs_exist_ok=True)
+
+
+def test_other_weights_under_a_remembered_hash(cheat: House, honest: House, tmp_path, monkeypatch):
+    """Whoever may write the user's cache may write into it that the other weights have the old hash."""
+    there, kept, home = honest.root / "model", tmp_path / "kept", tmp_path / "home"
+    shutil.copytree(there, kept)
+    before = file_sha256(kept / "model.safetensors", tmp_path / "none")
+    try:
+        write_fixture(there, seed=9)
+        changed = file_sha256(there / "model.safetensors", home / ".cache" / "llm-to-npu")
+        for page in (path for path in home.rglob("*") if path.is_file()):
+            page.write_text(page.read_text().replace(changed, before))
+        assert file_sha256(there / "model.safetensors", home / ".cache" / "llm-to-npu") == before
+        monkeypatch.setenv("HOME", str(home))
         assert_rejected(cheat, "inputs-unchanged")
     finally:
         shutil.copytree(kept, there, dirs_exist_ok=True)
@@ -208,6 +226,7 @@ KEYS = """
 import json, sys
 from pathlib import Path
 from judge.fixture import write_fixture
+from reference.oracle.weights import file_sha256
 from pipeline.context import fixture_choices
 from pipeline.deployment import Deployment
 from pipeline.model_session import legality_of

@@ -148,9 +148,12 @@ def _alive(pid: int) -> bool:
         os.waitpid(pid, os.WNOHANG)
     try:
         os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
-    return True
+    return (
+        state not in "ZX"
+    )  # one that ended and that nobody has waited for: the first process of a container often does not
 
 
 def main(arguments: list[str]) -> int:

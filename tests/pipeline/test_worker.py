@@ -190,3 +190,16 @@ def test_a_planted_kernel_fails_its_phase_by_name_and_the_repaired_one_passes(tm
     assert list(ctx.deployment.passed()) == [0]
     assert run_phase(ctx, 1) == 0
     assert list(ctx.deployment.passed()) == [0, 1]
+
+
+def test_a_worker_that_ended_and_that_nobody_has_waited_for_is_not_running(deployment: Deployment) -> None:
+    """As in a container whose first process does not wait for orphans."""
+    careless = (
+        "import subprocess, time; child = subprocess.Popen(['true']); print(child.pid, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", careless], stdout=subprocess.PIPE, text=True) as parent:
+        pid = int(parent.stdout.readline())
+        (deployment.folder / "worker.pid").write_text(json.dumps({"pid": pid, "time": ""}))
+        until(lambda: not worker.running(deployment))
+        assert Path(f"/proc/{pid}/stat").exists()  # still there, as nobody has waited for it
+        parent.kill()

@@ -13,11 +13,13 @@ import re
 import shlex
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pipeline import worker
 from tests.walker.conftest import MODEL, NAME, ROOT, Proven, Town
 from tests.walker.walk import COMMAND, SKILL, Step, Walker, ended_workers
 
@@ -106,7 +108,10 @@ def assert_leads_on(step: Step) -> None:
 def kill_worker(deployment: Path) -> None:
     """Kill a deployment's worker as a reboot would."""
     if not (deployment / "worker.json").exists():
-        os.killpg(json.loads((deployment / "worker.pid").read_text())["pid"], signal.SIGKILL)
+        pid = json.loads((deployment / "worker.pid").read_text())["pid"]
+        os.killpg(pid, signal.SIGKILL)
+        while worker._alive(pid):
+            time.sleep(0.1)
 
 
 def test_what_is_not_run_or_fitted_still_stands_in_a_skill_and_has_a_reason() -> None:

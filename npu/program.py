@@ -367,11 +367,12 @@ class FreeTask:
 
 @dataclass(frozen=True)
 class WriteParameter:
-    """rtp_write: one constant 32-bit word into a core's buffer."""
+    """rtp_write, or a register write into data memory: the bits of `mask` of one 32-bit word of a buffer."""
 
     buffer: str
     index: int
     value: int
+    mask: int = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
@@ -430,6 +431,7 @@ class DeviceProgram:
     # Tiles whose buffers the compiler cannot place bank by bank, each with the reason.
     placement_fallbacks: tuple[tuple[TileId, str], ...] = ()
     cascades: tuple[tuple[TileId, TileId], ...] = ()
+    notes: tuple[str, ...] = ()  # what the text asks for and no value depends on (trace), so that nothing is done
 
     def sequence(self, name: str) -> Sequence:
         """The sequence called `name`; KeyError names those there are."""

@@ -78,10 +78,9 @@ class DeviceOp(IRDLOperation):
         if isinstance(last, EndOp):
             last.detach()
             last.erase()
-        attributes = parser.parse_optional_attr_dict()
-        return cls.build(
-            properties={"device": device, "sym_name": symbol}, regions=[region], attributes=dict(attributes)
-        )
+        attributes = dict(parser.parse_optional_attr_dict())
+        symbol = attributes.pop("sym_name", symbol)
+        return cls.build(properties={"device": device, "sym_name": symbol}, regions=[region], attributes=attributes)
 
     def print(self, printer: Printer) -> None:
         printer.print_string(f"({self.properties['device'].data})")
@@ -352,7 +351,7 @@ class DmaBdOp(IRDLOperation):
                 else:
                     properties["pad_value"] = _parse_pad_value(parser)
         attributes = dict(parser.parse_optional_attr_dict())
-        properties |= {key: attributes.pop(key) for key in _BD_DICT if key in attributes}
+        properties |= {key: attributes.pop(key) for key in (*_BD_DICT, "offset", "len") if key in attributes}
         return cls.build(operands=[buffer], properties=properties, attributes=attributes)
 
     def print(self, printer: Printer) -> None:
@@ -497,6 +496,32 @@ class RuntimeSequenceOp(_RuntimeSequence):
     name = "aie.runtime_sequence"
 
 
+@irdl_op_definition
+class BdChainOp(IRDLOperation):
+    """A chain of BDs over parameters (buffers and locks), which sequences start with arguments."""
+
+    name = "aie.bd_chain"
+    sym_name = prop_def(SymbolNameConstraint())
+    body = region_def()
+
+    @classmethod
+    def parse(cls, parser: Parser) -> BdChainOp:
+        symbol = parser.parse_symbol_name()
+        arguments = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument)
+        region = parser.parse_region(arguments)
+        attributes = parser.parse_optional_attr_dict()
+        return cls.build(properties={"sym_name": symbol}, regions=[region], attributes=dict(attributes))
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_symbol_name(self.sym_name)
+        with printer.in_parens():
+            printer.print_list(self.body.blocks.first.args, printer.print_block_argument)
+        printer.print_string(" ")
+        printer.print_region(self.body, print_entry_block_args=False)
+        printer.print_op_attributes(self.attributes)
+
+
 def tile_place(value: SSAValue) -> tuple[int, int]:
     """Column and row of the tile that `value` is."""
     owner = value.owner
@@ -518,5 +543,5 @@ def flat(name: str) -> SymbolRefAttr:
 OPERATIONS = [
     DeviceOp, TileOp, EndOp, CoreOp, BufferOp, LockOp, UseLockOp, MemOp, MemTileDmaOp, ShimDmaOp, DmaStartOp,
     NextBdOp, DmaBdPacketOp, DmaBdOp, FlowOp, PacketFlowOp, PacketSourceOp, PacketDestOp, CascadeFlowOp,
-    ShimDmaAllocationOp, RuntimeSequenceOp,
+    ShimDmaAllocationOp, RuntimeSequenceOp, BdChainOp,
 ]  # fmt: skip

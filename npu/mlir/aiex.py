@@ -13,6 +13,7 @@ from xdsl.dialects.builtin import (
     FlatSymbolRefAttrConstr,
     IntegerAttr,
     MemRefType,
+    StringAttr,
     SymbolRefAttr,
     i64,
 )
@@ -43,6 +44,7 @@ from npu.mlir.attributes import (
     I64Attr,
     Keyword,
     PacketInfoAttr,
+    int_attr,
 )
 
 
@@ -152,6 +154,95 @@ class FreeTaskOp(_TaskUser):
     """Frees the task's BDs without waiting."""
 
     name = "aiex.dma_free_task"
+
+
+class _StartBdChain(IRDLOperation):
+    """Makes a task of an `aie.bd_chain` with arguments and starts it."""
+
+    symbol = prop_def(FlatSymbolRefAttrConstr)
+    args = var_operand_def()
+    issue_token = opt_prop_def(BoolAttr)
+    repeat_count = opt_prop_def(I32Attr)
+    result = result_def(INDEX)
+
+    @staticmethod
+    def parse_call(parser: Parser) -> tuple[SymbolRefAttr, list[SSAValue]]:
+        symbol = SymbolRefAttr(parser.parse_symbol_name())
+        at, paren = parser.pos, parser.Delimiter.PAREN
+        operands = parser.parse_comma_separated_list(paren, parser.parse_unresolved_operand)
+        parser.parse_punctuation(":")
+        types = parser.parse_comma_separated_list(paren, parser.parse_type)
+        return symbol, list(parser.resolve_operands(operands, types, at))
+
+    @staticmethod
+    def parse_rest(parser: Parser, properties: dict[str, Attribute]) -> dict[str, Attribute]:
+        attributes = dict(parser.parse_optional_attr_dict())
+        properties |= {key: attributes.pop(key) for key in ("issue_token", "repeat_count") if key in attributes}
+        return attributes
+
+    def print_call(self, printer: Printer) -> None:
+        printer.print_string(f" @{self.symbol.root_reference.data}")
+        with printer.in_parens():
+            printer.print_list(self.args, printer.print_ssa_value)
+        printer.print_string(" : ")
+        with printer.in_parens():
+            printer.print_list([arg.type for arg in self.args], printer.print_attribute)
+
+    def print_rest(self, printer: Printer) -> None:
+        shown = {key: self.properties[key] for key in ("issue_token", "repeat_count") if key in self.properties}
+        printer.print_op_attributes(shown | self.attributes)
+
+
+@irdl_op_definition
+class StartBdChainOp(_StartBdChain):
+    """On a tile's channel."""
+
+    name = "aiex.dma_start_bd_chain"
+    tile = operand_def(INDEX)
+    direction = prop_def(CHANNEL_DIRECTION)
+    channel = prop_def(I32Attr)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> StartBdChainOp:
+        symbol, values = cls.parse_call(parser)
+        parser.parse_keyword("on")
+        properties: dict[str, Attribute] = {"symbol": symbol}
+        with parser.in_parens():
+            tile = parser.parse_operand(INDEX)
+            parser.parse_punctuation(",")
+            properties["direction"] = StringAttr(parser.parse_identifier_or_str_literal())
+            parser.parse_punctuation(",")
+            properties["channel"] = int_attr(parser.parse_integer())
+        attributes = cls.parse_rest(parser, properties)
+        return cls.build(operands=[tile, values], properties=properties, attributes=attributes, result_types=[INDEX])
+
+    def print(self, printer: Printer) -> None:
+        self.print_call(printer)
+        printer.print_string(" on (")
+        printer.print_ssa_value(self.tile)
+        printer.print_string(f", {self.properties['direction'].data}, {self.channel.value.data})")
+        self.print_rest(printer)
+
+
+@irdl_op_definition
+class StartBdChainForOp(_StartBdChain):
+    """On the shim channel that an allocation or object FIFO names."""
+
+    name = "aiex.dma_start_bd_chain_for"
+    alloc = prop_def(FlatSymbolRefAttrConstr)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> StartBdChainForOp:
+        symbol, values = cls.parse_call(parser)
+        parser.parse_keyword("for")
+        properties: dict[str, Attribute] = {"symbol": symbol, "alloc": SymbolRefAttr(parser.parse_symbol_name())}
+        attributes = cls.parse_rest(parser, properties)
+        return cls.build(operands=[values], properties=properties, attributes=attributes, result_types=[INDEX])
+
+    def print(self, printer: Printer) -> None:
+        self.print_call(printer)
+        printer.print_string(f" for @{self.alloc.root_reference.data}")
+        self.print_rest(printer)
 
 
 _ZEROS = tuple(f"d{dim}_zero_{side}" for dim in range(3) for side in ("before", "after"))
@@ -314,5 +405,5 @@ class SetLockOp(DictOp):
 
 OPERATIONS = [
     OldRuntimeSequenceOp, ConfigureOp, RunOp, ConfigureTaskOp, ConfigureTaskForOp, StartTaskOp, AwaitTaskOp,
-    FreeTaskOp, DmaMemcpyNdOp, DmaWaitOp, SyncOp, RtpWriteOp, SetLockOp,
+    FreeTaskOp, StartBdChainOp, StartBdChainForOp, DmaMemcpyNdOp, DmaWaitOp, SyncOp, RtpWriteOp, SetLockOp,
 ]  # fmt: skip

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, MemRefType
+from xdsl.dialects.builtin import MemRefType
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
 from npu.array import Array, array_of
 from npu.mlir.aie import (
+    BdChainOp,
     BufferOp,
     CascadeFlowOp,
     CoreOp,
@@ -30,6 +31,7 @@ from npu.mlir.aie import (
     tile_place,
 )
 from npu.mlir.aie_fifo import ObjectFifoAllocateOp, ObjectFifoLinkOp, ObjectFifoOp
+from npu.mlir.array_memory import ArrayMemory
 from npu.mlir.attributes import ints_of
 from npu.mlir.fifo_spec import FifoSpec, LinkSpec, Lowered
 from npu.mlir.lower_fifos import lower_fifos
@@ -39,7 +41,7 @@ from npu.mlir.read_core import DEFAULT_STACK_BYTES, CoreReader, acquires_of, cor
 from npu.mlir.read_dma import read_dma_region, refuse
 from npu.mlir.read_sequence import SequenceReader
 from npu.mlir.text import ParsedModule
-from npu.mlir.types import dtype_of, memref_of
+from npu.mlir.types import dtype_of, initial_bytes, memref_of
 from npu.program import (
     Buffer,
     Channel,
@@ -75,10 +77,13 @@ class DeviceReader:
         self.buffer_names: dict[BufferOp, str] = {}
         self.lock_names: dict[LockOp, str] = {}
         self.schemes: dict[TileId, str] = {}
+        self.notes: dict[str, None] = {}
+        self.trace_channels: set[Channel] = set()
 
     KNOWN = (
         TileOp, BufferOp, LockOp, CoreOp, MemOp, MemTileDmaOp, ShimDmaOp, FlowOp, PacketFlowOp, CascadeFlowOp,
         ShimDmaAllocationOp, ObjectFifoOp, ObjectFifoLinkOp, ObjectFifoAllocateOp, FuncOp, GlobalOp, _RuntimeSequence,
+        BdChainOp,
     )  # fmt: skip
 
     def all(self, kind: type) -> list:
@@ -114,8 +119,16 @@ class DeviceReader:
             for op in self.all(CoreOp)
         )
         shims, packets = self.allocations(lowered)
+        dmas = self.dmas([*explicit, *lowered.dmas])
+        routes = (*self.routes(), *lowered.routes)
+        locks = [*locks, *lowered.locks]
+        stacks = {core.tile: core.stack_bytes for core in cores}
+        memory = ArrayMemory(self.array, buffers, locks, stacks, dmas, self.only_trace(routes))
+        chains = {op.sym_name.data: op for op in self.all(BdChainOp)}
         sequences = tuple(
-            SequenceReader(self.parsed, op, shims, packets, self.buffer_name, self.lock_name).read()
+            SequenceReader(
+                self.parsed, op, shims, packets, self.buffer_name, self.lock_name, memory, self.globals, chains
+            ).read()
             for op in self.ops
             if isinstance(op, _RuntimeSequence)
         )
@@ -123,10 +136,10 @@ class DeviceReader:
             name=self.op.sym_name.data,
             target=self.target,
             tiles=tuple(tiles),
-            buffers=(*buffers, *self.global_buffers.values()),
-            locks=(*locks, *lowered.locks),
-            dmas=self.dmas([*explicit, *lowered.dmas]),
-            routes=(*self.routes(), *lowered.routes),
+            buffers=(*buffers, *self.global_buffers.values(), *memory.new_buffers()),
+            locks=(*locks, *memory.new_locks),
+            dmas=dmas,
+            routes=routes,
             cores=cores,
             functions=tuple(self.functions),
             sequences=sequences,
@@ -135,6 +148,7 @@ class DeviceReader:
                 (TileId(*tile_place(op.source_tile)), TileId(*tile_place(op.dest_tile)))
                 for op in self.all(CascadeFlowOp)
             ),
+            notes=(*self.notes, *memory.notes()),
         )
 
     # ---- declarations -------------------------------------------------------------------------
@@ -165,7 +179,7 @@ class DeviceReader:
         if known is None:
             raise refuse(self.parsed, op, f"@{symbol}", "a memref.global of this device or module")
         name = f"{symbol}:{tile.col}:{tile.row}"
-        initial = _bytes(known.initial_value) if known.initial_value is not None else None
+        initial = initial_bytes(known.initial_value) if known.initial_value is not None else None
         self.global_buffers[name] = Buffer(name, tile, memref_of(known.type), initial=initial)
         return name
 
@@ -224,7 +238,7 @@ class DeviceReader:
             raise refuse(self.parsed, op, "a FIFO from shim to shim", "a core or memtile at one end")
         if op.iter_count is not None and not any(tile.row == 1 for tile in (producer, *consumers)):
             raise refuse(self.parsed, op, "iter_count without a memtile", "a memtile at one end")
-        initial = tuple(_bytes(value) for value in op.initValues.data) if op.initValues is not None else None
+        initial = tuple(initial_bytes(value) for value in op.initValues.data) if op.initValues is not None else None
         return FifoSpec(
             name=op.sym_name.data,
             producer=producer,
@@ -297,7 +311,7 @@ class DeviceReader:
             type=memref_of(op.buffer.type),
             address=op.address.value.data if op.address is not None else None,
             bank=op.mem_bank.value.data if op.mem_bank is not None else None,
-            initial=_bytes(value) if value is not None else None,
+            initial=initial_bytes(value) if value is not None else None,
         )
 
     def placed(
@@ -347,6 +361,11 @@ class DeviceReader:
         by_source: dict[Channel, list[Channel]] = {}
         for op in self.all(FlowOp):
             bundles = (op.properties["source_bundle"].data, op.properties["dest_bundle"].data)
+            if bundles == ("Trace", "DMA"):
+                self.trace_flow(
+                    op.source, [Channel(TileId(*tile_place(op.dest)), Direction.S2MM, op.dest_channel.value.data)]
+                )
+                continue
             if bundles != ("DMA", "DMA"):
                 raise refuse(self.parsed, op, f"a flow from {bundles[0]} to {bundles[1]}", "DMA to DMA")
             source = Channel(TileId(*tile_place(op.source)), Direction.MM2S, op.source_channel.value.data)
@@ -356,11 +375,26 @@ class DeviceReader:
         packets = (self.packet_route(op) for op in self.all(PacketFlowOp))
         return routes + [route for route in packets if route is not None]
 
+    def trace_flow(self, source: SSAValue, dests: list[Channel]) -> None:
+        """Trace packets are not made here: what takes them is told about, and gets no data."""
+        self.trace_channels.update(dests)
+        tile = TileId(*tile_place(source))
+        self.notes[f"trace of {tile} to {', '.join(map(str, dests))}: no trace is written"] = None
+
+    def only_trace(self, routes: Iterable[Route]) -> frozenset[Channel]:
+        """Channels that take trace packets and nothing else."""
+        return frozenset(self.trace_channels - {dest for route in routes for dest in route.dests})
+
     def packet_route(self, op: PacketFlowOp) -> Route | None:
         """None for the way of task tokens, from a tile's control port to the shim: a Program takes it for granted."""
         sources, dests = [], []
         ends = [end.properties["bundle"].data for end in op.ports.block.ops if "bundle" in end.properties]
         if ends == ["TileControl", "South"]:
+            return None
+        if ends[:1] == ["Trace"] and set(ends[1:]) == {"DMA"}:
+            source, *dests = op.ports.block.ops
+            where = [Channel(TileId(*tile_place(d.tile)), Direction.S2MM, d.channel.value.data) for d in dests]
+            self.trace_flow(source.tile, where)
             return None
         for end in op.ports.block.ops:
             if not isinstance(end, PacketSourceOp | PacketDestOp) or end.properties["bundle"].data != "DMA":
@@ -388,10 +422,3 @@ def dims_of(pairs: tuple[tuple[int, int], ...]) -> tuple[Dim, ...]:
 def _flag(op: Operation, key: str) -> bool:
     value = op.properties.get(key)
     return bool(value.value.data) if value is not None else False
-
-
-def _bytes(value: DenseIntOrFPElementsAttr) -> bytes:
-    """The elements as they lie in memory; a splat is written once in the text and repeated here."""
-    memref = MemRef(tuple(value.type.get_shape()), dtype_of(value.type.element_type))
-    data = bytes(value.data.data)
-    return data if len(data) == memref.nbytes else data * memref.elements

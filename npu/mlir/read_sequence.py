@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from xdsl.dialects import arith, memref
 from xdsl.dialects.builtin import IntegerAttr, MemRefType
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import BlockArgument, Operation, Region, SSAValue
 
-from npu.mlir.aie import BufferOp, LockOp, _RuntimeSequence, tile_place
+from npu.mlir.aie import BdChainOp, BufferOp, LockOp, _RuntimeSequence, tile_place
 from npu.mlir.aiex import (
     AwaitTaskOp,
     ConfigureOp,
@@ -26,12 +26,29 @@ from npu.mlir.aiex import (
     RtpWriteOp,
     RunOp,
     SetLockOp,
+    StartBdChainForOp,
+    StartBdChainOp,
     StartTaskOp,
     SyncOp,
 )
+from npu.mlir.aiex_registers import (
+    AddressPatchOp,
+    BlockWriteOp,
+    LoadPdiOp,
+    MaskWrite32Op,
+    PreemptOp,
+    PushQueueOp,
+    RegisterOp,
+    Write32Op,
+    WriteBdOp,
+)
+from npu.mlir.array_memory import WORD, ArrayMemory
+from npu.mlir.memref_data import GlobalOp
 from npu.mlir.read_dma import Place, check_product, read_chain, refuse, split_iteration
+from npu.mlir.read_registers import FULL, Registers
+from npu.mlir.registers import split
 from npu.mlir.text import ParsedModule
-from npu.mlir.types import dtype_of, has_identity_layout, memref_of
+from npu.mlir.types import dtype_of, has_identity_layout, initial_bytes, memref_of
 from npu.program import (
     DTYPE_BYTES,
     ArgumentSlice,
@@ -52,7 +69,7 @@ from npu.program import (
     WriteParameter,
 )
 
-_TASK_USES = {StartTaskOp: StartTask, AwaitTaskOp: AwaitTask, FreeTaskOp: FreeTask}
+_TASK_USES = {AwaitTaskOp: AwaitTask, FreeTaskOp: FreeTask}
 
 
 class SequenceReader:
@@ -66,10 +83,15 @@ class SequenceReader:
         packets: Mapping[str, tuple[int, int]],
         buffer_name: Callable[[BufferOp], str],
         lock_name: Callable[[LockOp], str],
+        memory: ArrayMemory,
+        globals_: Mapping[str, GlobalOp],
+        chains: Mapping[str, BdChainOp],
     ) -> None:
         self.parsed, self.op, self.shims, self.packets = parsed, op, shims, packets
         self.buffer_name, self.lock_name = buffer_name, lock_name
-        self.instructions: list[Instruction] = []
+        self.memory, self.globals, self.chains = memory, globals_, chains
+        self.registers = Registers(self, memory, parsed.where)
+        self.instructions: list[Instruction | None] = []  # None: a place where a BD is written that nobody pushed yet
         self.task_of: dict[SSAValue, int] = {}
         self.tokens: dict[Channel, list[int]] = {}  # tasks with a token, oldest first, not yet awaited
         self.configured: dict[int, ConfigureTask] = {}
@@ -78,20 +100,22 @@ class SequenceReader:
         arguments = tuple(memref_of(value.type) for value in self.op.body.block.args)
         for op in self.op.body.block.ops:
             self.instruction(op)
-        return Sequence(self.op.sym_name.data, arguments, tuple(self.instructions))
+        return Sequence(self.op.sym_name.data, arguments, tuple(i for i in self.instructions if i is not None))
 
     def instruction(self, op: Operation) -> None:
         match op:
             case ConfigureTaskForOp():
                 symbol = op.alloc.root_reference.data
-                self.configure(op, self.channel(op, symbol), self.packets.get(symbol))
+                self.configure(op, self.channel(op, symbol), self.packets.get(symbol), op.body)
             case ConfigureTaskOp():
                 channel = Channel(
                     TileId(*tile_place(op.tile)), Direction(op.properties["direction"].data), op.channel.value.data
                 )
-                self.configure(op, channel, op.packet.data if op.packet is not None else None)
+                self.configure(op, channel, op.packet.data if op.packet is not None else None, op.body)
             case StartTaskOp() | AwaitTaskOp() | FreeTaskOp():
                 self.use_task(op)
+            case StartBdChainOp() | StartBdChainForOp():
+                self.start_chain(op)
             case DmaMemcpyNdOp():
                 self.memcpy(op)
             case DmaWaitOp():
@@ -108,6 +132,19 @@ class SequenceReader:
                 self.instructions.append(SetLock(self.lock_name(owner), op.value.value.data))
             case ConfigureOp():
                 self.run_all(op)
+            case RegisterOp():
+                self.register(op)
+            case WriteBdOp():
+                self.registers.write_bd(op)
+            case PushQueueOp():
+                self.registers.push_queue(op)
+            case AddressPatchOp():
+                tile, offset = split(op.addr.value.data)
+                self.registers.patch(op, tile, offset, op.arg_idx.value.data, op.arg_plus.value.data)
+            case PreemptOp() | memref.GetGlobalOp():
+                pass  # values do not depend on it; data of a blockwrite
+            case LoadPdiOp():
+                raise refuse(self.parsed, op, "a load_pdi in the middle", "one at the start, of this device")
             case arith.ConstantOp() | memref.SubviewOp() | memref.ReinterpretCastOp() | memref.AssumeAlignmentOp():
                 pass  # resolved where they are used
             case _:
@@ -123,19 +160,33 @@ class SequenceReader:
         return self.shims[symbol]
 
     def new_task(
-        self, channel: Channel, bds: tuple[BufferDescriptor, ...], token: bool, repeat: int, where: str
+        self,
+        channel: Channel,
+        bds: tuple[BufferDescriptor, ...],
+        token: bool,
+        repeat: int,
+        where: str,
+        slot: int | None = None,
     ) -> int:
+        """A ConfigureTask at the end, or in a place that register writes have kept for it."""
         number = len(self.configured)
         task = ConfigureTask(number, channel, bds, token, repeat, where)
         self.configured[number] = task
-        self.instructions.append(task)
+        if slot is None:
+            self.instructions.append(task)
+        else:
+            self.instructions[slot] = task
         return number
 
     def configure(
-        self, op: ConfigureTaskForOp | ConfigureTaskOp, channel: Channel, packet: tuple[int, int] | None
+        self,
+        op: ConfigureTaskForOp | ConfigureTaskOp | StartBdChainOp | StartBdChainForOp,
+        channel: Channel,
+        packet: tuple[int, int] | None,
+        body: Region,
     ) -> None:
         shim = channel.tile.kind is TileKind.SHIM
-        bds, ring = read_chain(self.parsed, op.body.blocks.first, self.locate, self.lock_name, shim=shim)
+        bds, ring = read_chain(self.parsed, body.blocks.first, self.locate, self.lock_name, shim=shim)
         if ring:
             raise refuse(self.parsed, op, "a ring of BDs in a task", "a chain that ends")
         if packet is not None:
@@ -144,20 +195,58 @@ class SequenceReader:
         repeat = op.repeat_count.value.data if op.repeat_count is not None else 0
         self.task_of[op.result] = self.new_task(channel, bds, token, repeat, self.parsed.where(op))
 
+    def start_chain(self, op: StartBdChainOp | StartBdChainForOp) -> None:
+        """A task from an abstract chain, whose buffers and locks are the arguments, and its start."""
+        name = op.symbol.root_reference.data
+        chain = self.chains.get(name)
+        if chain is None:
+            raise refuse(self.parsed, op, f"@{name}", f"a bd_chain: {', '.join(sorted(self.chains)) or 'none'}")
+        body = chain.body.clone()
+        lines = self.parsed.lines
+        lines |= {copy: lines[old] for old, copy in zip(chain.body.walk(), body.walk(), strict=True) if old in lines}
+        parameters = body.blocks.first.args
+        if [value.type for value in op.args] != [value.type for value in parameters]:
+            raise refuse(self.parsed, op, f"{len(op.args)} arguments of other types", f"what @{name} takes")
+        for parameter, value in zip(parameters, op.args, strict=True):
+            parameter.replace_all_uses_with(value)
+        if isinstance(op, StartBdChainOp):
+            tile = TileId(*tile_place(op.tile))
+            channel = Channel(tile, Direction(op.properties["direction"].data), op.channel.value.data)
+            packet = None
+        else:
+            symbol = op.alloc.root_reference.data
+            channel, packet = self.channel(op, symbol), self.packets.get(symbol)
+        self.configure(op, channel, packet, body)
+        self.start(self.task_of[op.result])
+        for item in list(body.blocks):  # the values used in the copy belong to the text again
+            for inner in item.ops:
+                inner.drop_all_references()
+
+    def start(self, number: int) -> None:
+        task = self.configured[number]
+        if self.traces(task.channel, "task start"):
+            return
+        if task.issue_token:
+            self.tokens.setdefault(task.channel, []).append(number)
+        self.instructions.append(StartTask(number))
+
     def use_task(self, op: StartTaskOp | AwaitTaskOp | FreeTaskOp) -> None:
         number = self.task_of.get(op.task)
         if number is None:
             raise refuse(self.parsed, op, "a task that is not configured in this sequence", "a dma_configure_task")
         task = self.configured[number]
+        if isinstance(op, AwaitTaskOp) and self.traces(task.channel, "token wait"):
+            return
         if isinstance(op, AwaitTaskOp):
             if not task.issue_token:
                 raise refuse(self.parsed, op, "waiting for a task without a token", "issue_token = true on the task")
             waiting = self.tokens.get(task.channel, [])
             if number in waiting:
                 waiting.remove(number)
-        elif isinstance(op, StartTaskOp) and task.issue_token:
-            self.tokens.setdefault(task.channel, []).append(number)
-        self.instructions.append(_TASK_USES[type(op)](number))
+        if isinstance(op, StartTaskOp):
+            self.start(number)
+        else:
+            self.instructions.append(_TASK_USES[type(op)](number))
 
     def memcpy(self, op: DmaMemcpyNdOp) -> None:
         channel = self.channel(op, op.metadata.root_reference.data)
@@ -185,28 +274,72 @@ class SequenceReader:
             burst_bytes=op.burst_length.value.data if op.burst_length is not None else 0,
             where=self.parsed.where(op),
         )
-        number = self.new_task(channel, (bd,), token, sizes[0] - 1, self.parsed.where(op))
-        self.instructions.append(StartTask(number))
-        if token:
-            self.tokens.setdefault(channel, []).append(number)
+        self.registers.forget(channel.tile, [op.id.value.data])
+        self.start(self.new_task(channel, (bd,), token, sizes[0] - 1, self.parsed.where(op)))
+
+    def traces(self, channel: Channel, what: str) -> bool:
+        """Whether the channel takes trace packets alone: it is not started then, and nobody waits for it."""
+        if channel not in self.memory.trace_channels:
+            return False
+        self.memory.watched[f"{what}s of {channel}, which takes trace packets, are left out"] += 1
+        return True
 
     def wait(self, op: DmaWaitOp) -> None:
         symbol = op.symbol.root_reference.data
+        if self.traces(self.channel(op, symbol), "token wait"):
+            return
         waiting = self.tokens.get(self.channel(op, symbol), [])
         if not waiting:
             raise refuse(self.parsed, op, f"a wait on @{symbol}", "a started transfer there whose token nobody awaited")
         self.instructions.append(AwaitTask(waiting.pop(0)))
 
     def sync(self, op: SyncOp) -> None:
-        """The token wait at register level: one channel of one tile."""
-        if (op.column_num.value.data, op.row_num.value.data) != (1, 1):
-            raise refuse(self.parsed, op, "a wait for several tiles", "column_num = 1 and row_num = 1")
+        """The token wait at register level: one channel of each tile of a rectangle."""
         direction = Direction.MM2S if op.direction.value.data else Direction.S2MM
-        channel = Channel(TileId(op.column.value.data, op.row.value.data), direction, op.channel.value.data)
-        waiting = self.tokens.get(channel, [])
-        if not waiting:
-            raise refuse(self.parsed, op, f"a wait for {channel}", "a started transfer there with a token")
-        self.instructions.append(AwaitTask(waiting.pop(0)))
+        columns, rows = range(max(1, op.column_num.value.data)), range(max(1, op.row_num.value.data))
+        for tile in (TileId(op.column.value.data + c, op.row.value.data + r) for c in columns for r in rows):
+            channel = Channel(tile, direction, op.channel.value.data)
+            if self.traces(channel, "token wait"):
+                continue
+            waiting = self.tokens.get(channel, [])
+            if not waiting:
+                raise refuse(self.parsed, op, f"a wait for {channel}", "a started transfer there with a token")
+            self.instructions.append(AwaitTask(waiting.pop(0)))
+
+    # ---- register writes ----------------------------------------------------------------------
+
+    def register(self, op: RegisterOp) -> None:
+        """write32, maskwrite32 and blockwrite: words to consecutive addresses."""
+        mask = FULL
+        if isinstance(op, BlockWriteOp):
+            words = self.words(op)
+        else:
+            assert isinstance(op, Write32Op | MaskWrite32Op)
+            words = [op.value.value.data & FULL]
+            mask = op.mask.value.data & FULL if isinstance(op, MaskWrite32Op) else FULL
+        address = op.address.value.data
+        if op.buffer is not None:
+            name = op.buffer.root_reference.data
+            found = next((buffer for buffer in self.memory.buffers if buffer.name == name), None)
+            if found is None or (address + len(words)) * WORD > found.type.nbytes:
+                raise refuse(
+                    self.parsed, op, f"{len(words)} words at word {address} of @{name}", "words of an aie.buffer"
+                )
+            self.instructions += [WriteParameter(name, address + n, word, mask) for n, word in enumerate(words)]
+            return
+        tile, offset = split(address)
+        if op.column is not None and op.row is not None:
+            tile = TileId(op.column.value.data, op.row.value.data)
+        for number, word in enumerate(words):
+            self.registers.write(op, tile, offset + WORD * number, word, mask)
+
+    def words(self, op: BlockWriteOp) -> list[int]:
+        owner = op.data.owner
+        found = self.globals.get(owner.name_.root_reference.data) if isinstance(owner, memref.GetGlobalOp) else None
+        if found is None or found.initial_value is None or dtype_of(found.type.element_type) not in ("i32", "ui32"):
+            raise refuse(self.parsed, op, "a blockwrite of something else", "a memref.global of i32 with a value")
+        data = initial_bytes(found.initial_value)
+        return [int.from_bytes(data[at : at + WORD], "little") for at in range(0, len(data), WORD)]
 
     # ---- values -------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import ParseError, VerifyException
 
-from npu.mlir import aie, aie_fifo, aie_streams, aiex
+from npu.mlir import aie, aie_fifo, aie_streams, aiex, aiex_registers
 from npu.mlir.attributes import DimsAttr, ObjectFifoSubviewType, ObjectFifoType, PacketInfoAttr, PadsAttr
 from npu.mlir.memref_data import MEMREF
 from refusal import Refusal
@@ -28,7 +28,7 @@ AIE = Dialect(
     [*aie.OPERATIONS, *aie_fifo.OPERATIONS, *aie_streams.OPERATIONS],
     [ObjectFifoType, ObjectFifoSubviewType, DimsAttr, PadsAttr, PacketInfoAttr],
 )
-AIEX = Dialect("aiex", aiex.OPERATIONS, [])
+AIEX = Dialect("aiex", [*aiex.OPERATIONS, *aiex_registers.OPERATIONS], [])
 
 # Discardable attributes that mean something to mlir-aie; all others are refused.
 ALLOWED_ATTRIBUTES = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import (
     BFloat16Type,
+    DenseIntOrFPElementsAttr,
     Float16Type,
     Float32Type,
     IndexType,
@@ -67,6 +68,13 @@ def memref_of(attribute: Attribute) -> MemRef:
 def has_identity_layout(attribute: MemRefType) -> bool:
     """Whether elements lie in row-major order from offset 0."""
     return isinstance(attribute.layout, NoneAttr)
+
+
+def initial_bytes(value: DenseIntOrFPElementsAttr) -> bytes:
+    """The elements as they lie in memory; a splat is written once in the text and repeated here."""
+    memref = MemRef(tuple(value.type.get_shape()), dtype_of(value.type.element_type))
+    data = bytes(value.data.data)
+    return data if len(data) == memref.nbytes else data * memref.elements
 
 
 def row_major_strides(shape: tuple[int, ...]) -> list[int]:

@@ -29,6 +29,7 @@ from npu.twin.packets import unrecordable
 from npu.twin.replay import Replay, load_replayer
 from npu.twin.schedule import Recorder, Schedule, build_schedule
 from npu.twin.schedule_store import ScheduleStore, device_digest, schedule_key
+from npu.twin.sequence import masked_write
 
 Tier = Literal["auto", "event", "replay"]
 
@@ -220,8 +221,7 @@ class TwinSession:
             functions = bind_functions(program, self._libraries)
             engine = Engine(program, functions, self._tiles, self._placements[name], self._foreign)
             parameters = parameter_buffers(program)
-            packets = unrecordable(program)
-            reasons = [packets] if packets else []
+            reasons = [reason for reason in (unrecordable(program), masked_write(program)) if reason]
             reasons += [r for core in program.cores if (r := data_dependence(core, parameters))]
             self._designs[name] = _Design(
                 program, functions, engine, device_digest(program), reasons[0] if reasons else None
@@ -319,8 +319,13 @@ class TwinSession:
         return self._log.records()
 
     def notes(self) -> list[str]:
-        """What designs of others left behind (tokens, bytes in streams); empty for our own, which may leave nothing."""
-        return [note for design in self._designs.values() for note in design.engine.notes]
+        """What designs of others ask for without effect (trace) or left behind (tokens, bytes in streams); our own may
+        do neither."""
+        return [
+            note
+            for name, design in self._designs.items()
+            for note in (*(f"@{name}: {note}" for note in design.program.notes), *design.engine.notes)
+        ]
 
     def totals(self) -> dict[str, DesignTotals]:
         """Sums per design over everything that ran."""

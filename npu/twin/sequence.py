@@ -15,6 +15,7 @@ from npu.device import DeviceFault
 from npu.program import (
     AwaitTask,
     ConfigureTask,
+    DeviceProgram,
     FreeTask,
     Run,
     Sequence,
@@ -25,7 +26,7 @@ from npu.program import (
     WriteParameter,
 )
 from npu.twin.dma import Task, make_transfer
-from npu.twin.memory import FIRST_HOST_REGION, HostSlice, Memory
+from npu.twin.memory import FIRST_HOST_REGION, POISON, HostSlice, Memory
 from npu.twin.stream import Body, Process, Transfer
 
 if TYPE_CHECKING:
@@ -33,6 +34,16 @@ if TYPE_CHECKING:
 
 BDS_PER_TILE = {TileKind.SHIM: 16, TileKind.CORE: 16, TileKind.MEMTILE: 48}
 MEMTILE_BDS_PER_PARITY = 24
+FULL_MASK = 0xFFFFFFFF
+
+
+def masked_write(device: DeviceProgram) -> str | None:
+    """Why a run cannot be replayed: a write that keeps bits of what the array computed."""
+    for sequence in device.sequences:
+        for write in sequence.instructions:
+            if isinstance(write, WriteParameter) and write.mask != FULL_MASK:
+                return f"@{sequence.name} writes some bits of word {write.index} of '{write.buffer}' and keeps the rest"
+    return None
 
 
 class SequenceRun:
@@ -195,7 +206,13 @@ class SequenceRun:
         start = 4 * write.index
         if not 0 <= start <= memory.nbytes - 4:
             raise DeviceFault(f"rtp_write to word {write.index} of {memory}, which has {memory.nbytes // 4} words")
-        memory.data[start : start + 4] = np.frombuffer(content, np.uint8)
+        word = memory.data[start : start + 4]
+        if write.mask != FULL_MASK:
+            before = int(word.copy().view(np.uint32)[0])
+            if before == POISON:
+                raise DeviceFault(f"a masked write to word {write.index} of {memory}, which nobody wrote")
+            content = np.array([before & ~write.mask | write.value & write.mask], np.uint32).tobytes()
+        word[:] = np.frombuffer(content, np.uint8)
         if self.engine.recorder is not None:
             self.engine.recorder.write(memory, start, content)
 

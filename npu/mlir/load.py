@@ -18,6 +18,7 @@ from xdsl.dialects.func import FuncOp
 
 from npu.mlir.aie import DeviceOp
 from npu.mlir.memref_data import GlobalOp
+from npu.mlir.read_configure import find_inlined
 from npu.mlir.read_device import DeviceReader
 from npu.mlir.text import parse_module
 from npu.program import DeviceProgram, Program, Run
@@ -46,12 +47,14 @@ def load_program(text: str, *, cache: Path | None = None) -> Program:
     pieces = split_devices(text)
     if len(pieces) > 1:
         # A deployment's module repeats the designs of others: each device is parsed once, by its own text.
-        program = Program(tuple(_device(piece, cache) for piece in pieces), digest)
-        _check_names(program)
-        _check_runs(program)
+        try:
+            program = Program(tuple(_device(piece, cache) for piece in pieces), digest)
+            _check_names(program)
+        except _WholeModule:
+            program = _lower(text, digest)
     else:
         program = _lower(text, digest)
-        _check_runs(program)
+    _check_runs(program)
     if kept is not None:
         _write(kept, program)
     return program
@@ -81,7 +84,7 @@ def _device(piece: str, cache: Path | None) -> DeviceProgram:
     program = _read(kept, digest) if kept is not None else None
     if program is None:
         name = piece.split("@", 1)[1].split(" ", 1)[0] if "@" in piece.split("\n", 1)[0] else "device"
-        program = _lower(text, digest, file=f"@{name}")
+        program = _lower(text, digest, file=f"@{name}", alone=True)
         if kept is not None:
             _write(kept, program)
     return program.devices[0]
@@ -94,7 +97,11 @@ def _check_names(program: Program) -> None:
             raise Refusal(f"device @{name} twice", expected="one per symbol", where="module")
 
 
-def _lower(text: str, digest: str, file: str = "module") -> Program:
+class _WholeModule(Exception):
+    """A device has instructions for another one: it cannot be read by itself."""
+
+
+def _lower(text: str, digest: str, file: str = "module", alone: bool = False) -> Program:
     parsed = parse_module(text, file=file)
     devices, outer = [], []
     for op in parsed.module.body.block.ops:
@@ -110,7 +117,10 @@ def _lower(text: str, digest: str, file: str = "module") -> Program:
     for op in devices:
         if names.count(op.sym_name.data) > 1:
             raise Refusal(f"device @{op.sym_name.data} twice", expected="one per symbol", where=parsed.where(op))
-    return Program(tuple(DeviceReader(parsed, op, outer).read() for op in devices), digest)
+    inlined = find_inlined(parsed, devices)
+    if alone and inlined:
+        raise _WholeModule
+    return Program(tuple(DeviceReader(parsed, op, outer, inlined).read() for op in devices), digest)
 
 
 def _check_runs(program: Program) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from xdsl.dialects import arith, cf, memref, scf
+from xdsl.dialects import affine, arith, cf, memref, scf
 from xdsl.dialects.builtin import IntegerAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
+from npu.mlir import read_affine
 from npu.mlir.aie import BufferOp, CoreOp, EndOp, LockOp, UseLockOp, tile_place
 from npu.mlir.aie_fifo import AcquireOp, ReleaseOp, SubviewAccessOp
 from npu.mlir.aie_streams import GetCascadeOp, PutCascadeOp
@@ -143,10 +144,12 @@ class CoreReader:
         for op in block.ops:
             if isinstance(op, EndOp | SubviewAccessOp):
                 continue  # a view is named by its acquire
-            if isinstance(op, scf.YieldOp | ReturnOp):
+            if isinstance(op, scf.YieldOp | affine.YieldOp | ReturnOp):
                 statements += self.assign(results or (), op.operands)
             elif isinstance(op, memref.GetGlobalOp):
                 self.names[op.memref] = self.global_name(op, op.name_.root_reference.data)
+            elif isinstance(op, read_affine.OPERATIONS):
+                statements += read_affine.read_affine(self, op, ENDLESS_FROM)
             elif isinstance(op, scf.ForOp | scf.IfOp | scf.WhileOp | CallOp):
                 statements += self.structured(op)
             else:

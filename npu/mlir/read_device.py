@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 
 from xdsl.dialects.builtin import MemRefType
@@ -31,12 +31,14 @@ from npu.mlir.aie import (
     tile_place,
 )
 from npu.mlir.aie_fifo import ObjectFifoAllocateOp, ObjectFifoLinkOp, ObjectFifoOp
+from npu.mlir.aie_trace import TraceBody
 from npu.mlir.array_memory import ArrayMemory
 from npu.mlir.attributes import ints_of
 from npu.mlir.fifo_spec import FifoSpec, LinkSpec, Lowered
 from npu.mlir.lower_fifos import lower_fifos
 from npu.mlir.memref_data import GlobalOp
 from npu.mlir.place import assign_bd_ids, place
+from npu.mlir.read_configure import Inlined
 from npu.mlir.read_core import DEFAULT_STACK_BYTES, CoreReader, acquires_of, core_tile
 from npu.mlir.read_dma import read_dma_region, refuse
 from npu.mlir.read_sequence import SequenceReader
@@ -60,8 +62,10 @@ from npu.program import (
 class DeviceReader:
     """Reads one device. Operations are sorted by kind first; nothing depends on forward references."""
 
-    def __init__(self, parsed: ParsedModule, op: DeviceOp, outer: list[FuncOp | GlobalOp]) -> None:
-        self.parsed, self.op = parsed, op
+    def __init__(
+        self, parsed: ParsedModule, op: DeviceOp, outer: list[FuncOp | GlobalOp], inlined: Sequence[Inlined] = ()
+    ) -> None:
+        self.parsed, self.op, self.inlined = parsed, op, inlined
         self.target = op.properties["device"].data
         self.array: Array = array_of(self.target)
         self.by_type: dict[type, list[Operation]] = {}
@@ -83,7 +87,7 @@ class DeviceReader:
     KNOWN = (
         TileOp, BufferOp, LockOp, CoreOp, MemOp, MemTileDmaOp, ShimDmaOp, FlowOp, PacketFlowOp, CascadeFlowOp,
         ShimDmaAllocationOp, ObjectFifoOp, ObjectFifoLinkOp, ObjectFifoAllocateOp, FuncOp, GlobalOp, _RuntimeSequence,
-        BdChainOp,
+        BdChainOp, TraceBody,
     )  # fmt: skip
 
     def all(self, kind: type) -> list:
@@ -93,6 +97,9 @@ class DeviceReader:
         for op in self.ops:
             if not isinstance(op, self.KNOWN):
                 raise refuse(self.parsed, op, f"{op.name} in a device", "tiles, FIFOs, DMAs, routes, cores, sequences")
+        for op in self.ops:
+            if isinstance(op, TraceBody):
+                self.notes[f"{op.name} @{op.sym_name.data}: no trace is written"] = None
         tiles = [self.tile(op) for op in self.all(TileOp)]
         self.name_buffers()
         locks = self.locks()
@@ -125,12 +132,15 @@ class DeviceReader:
         stacks = {core.tile: core.stack_bytes for core in cores}
         memory = ArrayMemory(self.array, buffers, locks, stacks, dmas, self.only_trace(routes))
         chains = {op.sym_name.data: op for op in self.all(BdChainOp)}
-        sequences = tuple(
-            SequenceReader(
-                self.parsed, op, shims, packets, self.buffer_name, self.lock_name, memory, self.globals, chains
-            ).read()
-            for op in self.ops
-            if isinstance(op, _RuntimeSequence)
+        names = {each.configure: each.name for each in self.inlined}
+
+        def reader(op: _RuntimeSequence) -> SequenceReader:
+            return SequenceReader(
+                self.parsed, op, shims, packets, self.buffer_name, self.lock_name, memory, self.globals, chains, names
+            )
+
+        sequences = tuple(reader(op).read() for op in self.ops if isinstance(op, _RuntimeSequence)) + tuple(
+            reader(each.sequence).read(each) for each in self.inlined if each.device == self.op.sym_name.data
         )
         return DeviceProgram(
             name=self.op.sym_name.data,

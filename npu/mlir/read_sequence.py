@@ -15,6 +15,7 @@ from xdsl.dialects.builtin import IntegerAttr, MemRefType
 from xdsl.ir import BlockArgument, Operation, Region, SSAValue
 
 from npu.mlir.aie import BdChainOp, BufferOp, LockOp, _RuntimeSequence, tile_place
+from npu.mlir.aie_trace import TraceStartConfigOp
 from npu.mlir.aiex import (
     AwaitTaskOp,
     ConfigureOp,
@@ -34,7 +35,6 @@ from npu.mlir.aiex import (
 from npu.mlir.aiex_registers import (
     AddressPatchOp,
     BlockWriteOp,
-    LoadPdiOp,
     MaskWrite32Op,
     PreemptOp,
     PushQueueOp,
@@ -44,6 +44,7 @@ from npu.mlir.aiex_registers import (
 )
 from npu.mlir.array_memory import WORD, ArrayMemory
 from npu.mlir.memref_data import GlobalOp
+from npu.mlir.read_configure import Inlined
 from npu.mlir.read_dma import Place, check_product, read_chain, refuse, split_iteration
 from npu.mlir.read_registers import FULL, Registers
 from npu.mlir.registers import split
@@ -86,21 +87,25 @@ class SequenceReader:
         memory: ArrayMemory,
         globals_: Mapping[str, GlobalOp],
         chains: Mapping[str, BdChainOp],
+        inlined: Mapping[ConfigureOp, str],
     ) -> None:
         self.parsed, self.op, self.shims, self.packets = parsed, op, shims, packets
         self.buffer_name, self.lock_name = buffer_name, lock_name
-        self.memory, self.globals, self.chains = memory, globals_, chains
+        self.memory, self.globals, self.chains, self.inlined = memory, globals_, chains, inlined
         self.registers = Registers(self, memory, parsed.where)
         self.instructions: list[Instruction | None] = []  # None: a place where a BD is written that nobody pushed yet
         self.task_of: dict[SSAValue, int] = {}
         self.tokens: dict[Channel, list[int]] = {}  # tasks with a token, oldest first, not yet awaited
         self.configured: dict[int, ConfigureTask] = {}
 
-    def read(self) -> Sequence:
+    def read(self, inlined: Inlined | None = None) -> Sequence:
+        """The sequence, or the instructions of a configure in it."""
         arguments = tuple(memref_of(value.type) for value in self.op.body.block.args)
-        for op in self.op.body.block.ops:
+        body = self.op.body if inlined is None else inlined.configure.body
+        for op in body.block.ops:
             self.instruction(op)
-        return Sequence(self.op.sym_name.data, arguments, tuple(i for i in self.instructions if i is not None))
+        name = self.op.sym_name.data if inlined is None else inlined.name
+        return Sequence(name, arguments, tuple(i for i in self.instructions if i is not None))
 
     def instruction(self, op: Operation) -> None:
         match op:
@@ -141,10 +146,8 @@ class SequenceReader:
             case AddressPatchOp():
                 tile, offset = split(op.addr.value.data)
                 self.registers.patch(op, tile, offset, op.arg_idx.value.data, op.arg_plus.value.data)
-            case PreemptOp() | memref.GetGlobalOp():
+            case PreemptOp() | memref.GetGlobalOp() | TraceStartConfigOp():
                 pass  # values do not depend on it; data of a blockwrite
-            case LoadPdiOp():
-                raise refuse(self.parsed, op, "a load_pdi in the middle", "one at the start, of this device")
             case arith.ConstantOp() | memref.SubviewOp() | memref.ReinterpretCastOp() | memref.AssumeAlignmentOp():
                 pass  # resolved where they are used
             case _:
@@ -399,6 +402,12 @@ class SequenceReader:
 
     def run_all(self, configure: ConfigureOp) -> None:
         device = configure.symbol.root_reference.data
+        name = self.inlined.get(configure)
+        if name is not None:
+            types = [memref_of(value.type) for value in self.op.body.block.args]
+            whole = tuple(ArgumentSlice(index, 0, type) for index, type in enumerate(types))
+            self.instructions.append(Run(device, name, whole, reconfigure=True))
+            return
         first = True
         for op in configure.body.block.ops:
             if isinstance(op, RunOp):

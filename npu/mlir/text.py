@@ -11,21 +11,21 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from xdsl.context import Context
-from xdsl.dialects import arith, builtin, cf, func, math, scf, vector
+from xdsl.dialects import affine, arith, builtin, cf, func, math, scf, vector
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Dialect, Operation, TypeAttribute
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import ParseError, VerifyException
 
-from npu.mlir import aie, aie_fifo, aie_streams, aiex, aiex_registers
+from npu.mlir import aie, aie_fifo, aie_streams, aie_trace, aiex, aiex_registers
 from npu.mlir.attributes import DimsAttr, ObjectFifoSubviewType, ObjectFifoType, PacketInfoAttr, PadsAttr
 from npu.mlir.memref_data import MEMREF
 from refusal import Refusal
 
 AIE = Dialect(
     "aie",
-    [*aie.OPERATIONS, *aie_fifo.OPERATIONS, *aie_streams.OPERATIONS],
+    [*aie.OPERATIONS, *aie_fifo.OPERATIONS, *aie_streams.OPERATIONS, *aie_trace.OPERATIONS],
     [ObjectFifoType, ObjectFifoSubviewType, DimsAttr, PadsAttr, PacketInfoAttr],
 )
 AIEX = Dialect("aiex", [*aiex.OPERATIONS, *aiex_registers.OPERATIONS], [])
@@ -90,9 +90,21 @@ class _LocatedParser(Parser):
 
 
 def context() -> Context:
-    """An xdsl context with the dialects that we read: builtin, func, memref, arith, math, vector, scf, cf, aie, aiex."""
+    """An xdsl context with the dialects that we read: builtin, func, memref, arith, math, vector, scf, cf, affine, aie, aiex."""
     ctx = Context()
-    known = (builtin.Builtin, func.Func, MEMREF, arith.Arith, math.Math, vector.Vector, scf.Scf, cf.Cf, AIE, AIEX)
+    known = (
+        builtin.Builtin,
+        func.Func,
+        MEMREF,
+        arith.Arith,
+        math.Math,
+        vector.Vector,
+        scf.Scf,
+        cf.Cf,
+        AIE,
+        AIEX,
+        affine.Affine,
+    )
     for dialect in known:
         ctx.load_dialect(dialect)
     return ctx

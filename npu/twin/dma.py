@@ -73,10 +73,15 @@ def send(
     lock = transfer.acquire
     if lock is not None:
         need = transfer.acquire_value
+        if lock.turn and process not in lock.turn:  # several waited for this lock: they are served first
+            engine.ready.append(process)
+            yield
         while lock.value != need if transfer.acquire_equal else lock.value < need:
             process.wait = ("lock", lock, need)
             lock.waiters.append(process)
             yield
+            if lock.turn:
+                lock.turn.discard(process)
         process.wait = None
         lock.take(need)
     if stream is None:
@@ -98,10 +103,15 @@ def receive(
     lock = transfer.acquire
     if lock is not None:
         need = transfer.acquire_value
+        if lock.turn and process not in lock.turn:  # several waited for this lock: they are served first
+            engine.ready.append(process)
+            yield
         while lock.value != need if transfer.acquire_equal else lock.value < need:
             process.wait = ("lock", lock, need)
             lock.waiters.append(process)
             yield
+            if lock.turn:
+                lock.turn.discard(process)
         process.wait = None
         lock.take(need)
     if sink is None:

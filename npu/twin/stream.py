@@ -58,7 +58,8 @@ class Process:
 class LockState:
     """A counting semaphore of a tile. `ready` is the scheduler's queue."""
 
-    __slots__ = ("acquirers", "equal", "init", "name", "ready", "releasers", "tile", "value", "waiters")
+    __slots__ = ("acquirers", "equal", "init", "name", "ready", "releasers", "tile", "turn", "value",
+                 "waiters")  # fmt: skip
 
     def __init__(self, lock: Lock, ready: deque[Process]) -> None:
         self.name = lock.name
@@ -67,6 +68,7 @@ class LockState:
         self.value = lock.init
         self.ready = ready
         self.waiters: list[Process] = []
+        self.turn: set[Process] = set()  # of several that waited, those that were woken and have not gone on yet
         self.equal = False  # somebody waits for an exact value: a smaller one may be it
         self.acquirers: list[str] = []  # names of processes, for the wait graph
         self.releasers: list[str] = []
@@ -74,13 +76,13 @@ class LockState:
     def reset(self) -> None:
         self.value = self.init
         self.waiters.clear()
+        self.turn.clear()
 
     def take(self, amount: int) -> None:
         """Subtract what an acquire has found to be there."""
         self.value -= amount
         if self.equal and self.waiters:
-            self.ready.extend(self.waiters)
-            self.waiters.clear()
+            self.wake()
 
     def release(self, amount: int, by: str) -> None:
         """Add `amount` and wake every waiter, in the order in which they came."""
@@ -93,8 +95,14 @@ class LockState:
             )
         self.value = value
         if self.waiters:
-            self.ready.extend(self.waiters)
-            self.waiters.clear()
+            self.wake()
+
+    def wake(self) -> None:
+        """Every waiter goes on, in the order in which they came, and before others who come for the lock meanwhile."""
+        self.ready.extend(self.waiters)
+        if len(self.waiters) > 1:
+            self.turn.update(self.waiters)
+        self.waiters.clear()
 
 
 class Transfer:

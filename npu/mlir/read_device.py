@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 
+from xdsl.dialects import arith
 from xdsl.dialects.builtin import MemRefType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
@@ -31,6 +32,7 @@ from npu.mlir.aie import (
     tile_place,
 )
 from npu.mlir.aie_fifo import ObjectFifoAllocateOp, ObjectFifoLinkOp, ObjectFifoOp
+from npu.mlir.aie_switch import ShimMuxOp, SwitchboxOp, WireOp
 from npu.mlir.aie_trace import TraceBody
 from npu.mlir.array_memory import ArrayMemory
 from npu.mlir.attributes import ints_of
@@ -42,6 +44,7 @@ from npu.mlir.read_configure import Inlined
 from npu.mlir.read_core import DEFAULT_STACK_BYTES, CoreReader, acquires_of, core_tile
 from npu.mlir.read_dma import read_dma_region, refuse
 from npu.mlir.read_sequence import SequenceReader
+from npu.mlir.read_switches import Switches
 from npu.mlir.text import ParsedModule
 from npu.mlir.types import dtype_of, initial_bytes, memref_of
 from npu.program import (
@@ -87,7 +90,7 @@ class DeviceReader:
     KNOWN = (
         TileOp, BufferOp, LockOp, CoreOp, MemOp, MemTileDmaOp, ShimDmaOp, FlowOp, PacketFlowOp, CascadeFlowOp,
         ShimDmaAllocationOp, ObjectFifoOp, ObjectFifoLinkOp, ObjectFifoAllocateOp, FuncOp, GlobalOp, _RuntimeSequence,
-        BdChainOp, TraceBody,
+        BdChainOp, TraceBody, SwitchboxOp, ShimMuxOp, WireOp, arith.ConstantOp,
     )  # fmt: skip
 
     def all(self, kind: type) -> list:
@@ -381,14 +384,31 @@ class DeviceReader:
             source = Channel(TileId(*tile_place(op.source)), Direction.MM2S, op.source_channel.value.data)
             dest = Channel(TileId(*tile_place(op.dest)), Direction.S2MM, op.dest_channel.value.data)
             by_source.setdefault(source, []).append(dest)
-        routes = [Route(source, tuple(dests)) for source, dests in by_source.items()]
-        packets = (self.packet_route(op) for op in self.all(PacketFlowOp))
-        return routes + [route for route in packets if route is not None]
+        routed = self.routed()
+        circuits = {route.source for route in routed if route.packet_id is None}
+        packets = {(route.source, route.packet_id) for route in routed}
+        flows = [Route(source, tuple(dests)) for source, dests in by_source.items() if source not in circuits]
+        # Routing leaves packet flows in the text beside the switches that carry them.
+        told = (self.packet_route(op) for op in self.all(PacketFlowOp))
+        flows += [route for route in told if route is not None and (route.source, route.packet_id) not in packets]
+        return routed + flows
+
+    def routed(self) -> list[Route]:
+        """What the switches of a routed module connect."""
+        ops = [*self.all(SwitchboxOp), *self.all(ShimMuxOp)]
+        if not ops:
+            return []
+        switches = Switches(self.parsed, ops)
+        for tile, dests in switches.traces():
+            self.trace_told(tile, dests)
+        return list(switches.routes())
 
     def trace_flow(self, source: SSAValue, dests: list[Channel]) -> None:
         """Trace packets are not made here: what takes them is told about, and gets no data."""
+        self.trace_told(TileId(*tile_place(source)), dests)
+
+    def trace_told(self, tile: TileId, dests: list[Channel]) -> None:
         self.trace_channels.update(dests)
-        tile = TileId(*tile_place(source))
         self.notes[f"trace of {tile} to {', '.join(map(str, dests))}: no trace is written"] = None
 
     def only_trace(self, routes: Iterable[Route]) -> frozenset[Channel]:

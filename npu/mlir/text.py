@@ -18,14 +18,14 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import ParseError, VerifyException
 
-from npu.mlir import aie, aie_fifo, aie_streams, aie_trace, aiex, aiex_registers
+from npu.mlir import aie, aie_fifo, aie_streams, aie_switch, aie_trace, aiex, aiex_registers
 from npu.mlir.attributes import DimsAttr, ObjectFifoSubviewType, ObjectFifoType, PacketInfoAttr, PadsAttr
 from npu.mlir.memref_data import MEMREF
 from refusal import Refusal
 
 AIE = Dialect(
     "aie",
-    [*aie.OPERATIONS, *aie_fifo.OPERATIONS, *aie_streams.OPERATIONS, *aie_trace.OPERATIONS],
+    [*aie.OPERATIONS, *aie_fifo.OPERATIONS, *aie_streams.OPERATIONS, *aie_switch.OPERATIONS, *aie_trace.OPERATIONS],
     [ObjectFifoType, ObjectFifoSubviewType, DimsAttr, PadsAttr, PacketInfoAttr],
 )
 AIEX = Dialect("aiex", [*aiex.OPERATIONS, *aiex_registers.OPERATIONS], [])

@@ -14,7 +14,10 @@ It follows what mlir-aie's objectFifo-stateful-transform does at commit 1e400306
 - A link has one pool: join the output's, distribute the input's, one to one the larger element's (on equal
   size the input's). Joins and distributes have a pair of locks per small FIFO.
 - Locks: the producer lock starts at free elements times repeat_count, the consumer lock at filled ones.
-- Channels: FIFO by FIFO in text order, producer, then consumers, each the lowest free one of its tile.
+- An element that does not fit its memtile beside the pools before it goes to the west neighbour, else to the east
+  one, if it fits there; its locks stay.
+- Channels: FIFO by FIFO in text order, producer, then consumers, each the lowest free one of its tile; the halves
+  whose pool has spilled come first, for only low channels reach the neighbours.
 - BDs: one per pool element, and per repeat, and per part of a join or distribute; a ring, or with iter_count a
   chain that ends. A shim has no BDs here: the runtime sequence writes them.
 """
@@ -57,6 +60,7 @@ class _Half:
     repeat_count: int | None = None
     initial: tuple[bytes, ...] | None = None
     buffers: list[str] = field(default_factory=list)
+    spilled: bool = False  # some of them lie in a neighbour's memory
     locks: list[tuple[str, str]] = field(default_factory=list)  # (producer lock, consumer lock) pairs
 
     @property
@@ -85,6 +89,7 @@ class _Lowering:
             self.most_acquired[key] = max(self.most_acquired[key], acquire.count)
         self.used_locks = set(used_locks)
         self.used_channels = set(used_channels)
+        self.used_bytes: dict[TileId, int] = defaultdict(int)
         self.pool_of: dict[int, _Half] = {}  # id of a link -> the half that owns its pool
         self.result = Lowered()
 
@@ -219,9 +224,10 @@ class _Lowering:
                 name = f"{half.name}_buff_{index}"
                 initial = half.initial[index] if half.initial is not None else None
                 half.buffers.append(name)
-                self.pools[half.name].append(
-                    Buffer(name, half.tile, half.element, initial=initial, fifo=half.spec.name)
-                )
+                tile = self.room_for(half)
+                half.spilled |= tile != half.tile
+                self.pools[half.name].append(Buffer(name, tile, half.element, initial=initial, fifo=half.spec.name))
+                self.used_bytes[tile] += half.element.nbytes
         if half.spec.disable_synchronization:
             return
         repeat = half.repeat_count or 1
@@ -237,6 +243,17 @@ class _Lowering:
                 self.new_lock(half.tile, f"{half.name}_cons_lock_{part}", filled * repeat, half.spec.where),
             )
             half.locks.append(pair)
+
+    def room_for(self, half: _Half) -> TileId:
+        """Where the next element lies: only what FIFOs use is counted, as the pass does."""
+        tile, need = half.tile, half.element.nbytes
+        limit = self.array.limits(tile).data_memory_bytes
+        if tile.kind is not TileKind.MEMTILE or self.used_bytes[tile] + need <= limit:
+            return tile
+        for beside in (TileId(tile.col - 1, tile.row), TileId(tile.col + 1, tile.row)):
+            if self.array.contains(beside) and self.used_bytes[beside] + need <= limit:
+                return beside
+        return tile
 
     def new_lock(self, tile: TileId, name: str, init: int, where: str) -> str:
         """The lowest free lock of a tile. Past the last one numbers go on: legality counts them."""
@@ -264,7 +281,7 @@ class _Lowering:
         if channel.tile.kind is TileKind.SHIM:
             self.result.shims[fifo.name] = channel
             return
-        target = self.pool_of.get(id(half.link), half) if half.link is not None else half
+        target = self.target(half)
         bds = []
         in_memtile = channel.tile.kind is TileKind.MEMTILE
         link_repeat = self.link_repeat(half)
@@ -275,6 +292,10 @@ class _Lowering:
                 bds.append(self.bd(half, target, index, offset, length, pair, channel, link_repeat))
         executions = fifo.iter_count if in_memtile else None
         self.result.dmas.append(ring(channel, bds, executions))
+
+    def target(self, half: _Half) -> _Half:
+        """The half whose pool this one moves."""
+        return self.pool_of.get(id(half.link), half) if half.link is not None else half
 
     def link_repeat(self, half: _Half) -> int:
         """How often each element that enters a link is sent on: its locks count that often."""
@@ -390,12 +411,10 @@ class _Lowering:
     def connect(self, halves: dict[str, list[_Half]]) -> None:
         """Channels, rings, routes and core ends, FIFO by FIFO."""
         channels: dict[str, Channel] = {}
-        for fifo in self.fifos:
-            if len(halves[fifo.name]) == 1:
-                continue
-            for half in halves[fifo.name]:
-                direction = Direction.S2MM if half.consumer else Direction.MM2S
-                channels[half.name] = self.new_channel(half.tile, direction)
+        split = [half for fifo in self.fifos if len(halves[fifo.name]) > 1 for half in halves[fifo.name]]
+        for half in sorted(split, key=lambda half: not self.target(half).spilled):
+            direction = Direction.S2MM if half.consumer else Direction.MM2S
+            channels[half.name] = self.new_channel(half.tile, direction)
         for fifo in self.fifos:
             producer, *consumers = halves[fifo.name]
             if consumers:

@@ -6,10 +6,9 @@ buffers with a bank come next, the others from the largest down, each in the nex
 Where that fails the compiler only warns and places one after another from the largest down; then
 `Placement.fallback` says why, and legality refuses the design.
 
-Two places where we differ on purpose. The compiler of 2026-03 moves a buffer with a written address up by its
-own size (it takes the bank that it just derived for a request); we keep the address, so that a module which
-aie-opt has placed reads back unchanged. And a memtile that overflows spills into its neighbours there; here it
-stays overfull, for legality to refuse.
+One place where we differ on purpose: the compiler of 2026-03 moves a buffer with a written address up by its own size
+(it takes the bank that it just derived for a request); we keep the address, so that a module which aie-opt has placed
+reads back unchanged.
 """
 
 from __future__ import annotations

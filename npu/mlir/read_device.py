@@ -148,7 +148,7 @@ class DeviceReader:
         return DeviceProgram(
             name=self.op.sym_name.data,
             target=self.target,
-            tiles=tuple(tiles),
+            tiles=(*tiles, *sorted({buffer.tile for buffer in lowered.buffers} - set(tiles))),
             buffers=(*buffers, *self.global_buffers.values(), *memory.new_buffers()),
             locks=(*locks, *memory.new_locks),
             dmas=dmas,
@@ -336,6 +336,10 @@ class DeviceReader:
         }
         done: dict[str, Buffer] = {}
         fallbacks = []
+        tiles = [
+            *tiles,
+            *sorted({buffer.tile for buffer in buffers} - set(tiles)),
+        ]  # memtiles that only take what spills
         for tile in tiles:
             mine = [buffer for buffer in buffers if buffer.tile == tile]
             result = place(mine, stacks.get(tile, 0), self.array.limits(tile), self.schemes.get(tile))

@@ -23,6 +23,7 @@ from npu.twin.core_body import data_dependence, parameter_buffers
 from npu.twin.cores import BoundFunction, bind_functions
 from npu.twin.engine import Engine
 from npu.twin.hostcc import KernelLibrary, compile_kernel
+from npu.twin.kept_memory import MemtileContents
 from npu.twin.log import DesignTotals, Log, TwinDispatch
 from npu.twin.memory import HostBuffer, HostSlice, Placement, Regions, TileMemory
 from npu.twin.packets import unrecordable
@@ -83,6 +84,8 @@ class TwinSession:
         self._tier = tier
         self._threads = threads
         self._foreign = foreign
+        # A schedule knows nothing of what was there before.
+        self._memtiles = MemtileContents() if foreign and tier == "event" else None
         self._store = ScheduleStore(cache / "schedules")
         self._placements = {device.name: Placement.of(device) for device in program.devices}
         self._tiles = TileMemory(max((p.nbytes for p in self._placements.values()), default=64))
@@ -299,8 +302,12 @@ class TwinSession:
         engine = design.engine
         recorder = Recorder() if record else None
         engine.configure(recorder)
+        if self._memtiles is not None:
+            self._memtiles.restore(engine)
         for name, slices, key in zip(dispatch.sequences, dispatch.slices, self._split(dispatch), strict=True):
             engine.run_sequence(name, slices, key)
+        if self._memtiles is not None:
+            self._memtiles.save(engine)
         for piece in {id(p.buffer): p for group in dispatch.slices for p in group}.values():
             piece.buffer.check_guards()
         calls = tuple(engine.calls[i] for i in range(len(engine.states.tiles)))

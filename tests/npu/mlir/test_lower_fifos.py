@@ -240,3 +240,25 @@ def test_a_fifo_in_two_links_is_refused():
 def test_a_layout_that_moves_less_than_an_element_is_refused():
     with pytest.raises(Refusal, match="product of 16"):
         lowered(fifo("f", MEM, CORE, to_stream=(Dim(4, 1), Dim(2, 4))))
+
+
+def test_a_pool_that_does_not_fit_its_memtile_spills_west_then_east():
+    """Elements of 256 KiB: two fit the memtile at column 1, two its west neighbour, two its east one; a seventh none."""
+    here, west, east = TileId(1, 1), TileId(0, 1), TileId(2, 1)
+    large = MemRef((65536,), "i32")
+    small = fifo("small", SHIM, here, depths=[2, 1])
+    result = lowered(small, fifo("big", TileId(1, 0), here, depths=[2, 7], element=large))
+    tiles = dict(pools(result))
+    assert [tiles[f"big_cons_buff_{i}"] for i in range(7)] == [here, west, west, east, east, here, here]
+    assert tiles["small_cons_buff_0"] == here  # it came first: one large element less fits here
+    assert {lock.tile for lock in result.locks if lock.name in ("big_cons_prod_lock_0", "big_cons_cons_lock_0")} == {here}
+    # The spilled pool gets its channel first, for only low ones reach a neighbour's memory.
+    assert [dma.channel for dma in result.dmas if dma.bds[0].buffer == "big_cons_buff_0"] == [s2mm(here, 0)]
+    assert [dma.channel for dma in result.dmas if dma.bds[0].buffer == "small_cons_buff_0"] == [s2mm(here, 1)]
+
+
+def test_a_pool_that_fits_to_the_byte_does_not_spill():
+    full = lowered(fifo("f", SHIM, MEM, depths=[2, 2], element=MemRef((65536,), "i32")))
+    assert {b.tile for b in full.buffers} == {MEM}
+    over = lowered(fifo("f", SHIM, MEM, depths=[2, 2], element=MemRef((65537,), "i32")))
+    assert [b.tile for b in over.buffers] == [MEM, TileId(1, 1)]  # column 0 has no west neighbour

@@ -289,3 +289,100 @@ def test_channels_that_wait_for_one_lock_are_served_in_turn(tmp_path: Path) -> N
 def test_a_shared_lock_with_too_little_is_a_deadlock(tmp_path: Path) -> None:
     with pytest.raises(DeviceFault, match="deadlock"):
         run(SHARED.replace("%full, Release, 2", "%full, Release, 1"), tmp_path, {0: COUNT}, 1)
+
+
+SPILL = """
+module {
+  aie.device(npu2) {
+    %s = aie.tile(1, 0)
+    %m = aie.tile(1, 1)
+    aie.objectfifo @in(%s, {%m}, 3 : i32) : !aie.objectfifo<memref<65536xi32>>
+    aie.objectfifo @out(%m, {%s}, 3 : i32) : !aie.objectfifo<memref<65536xi32>>
+    aie.objectfifo.link [@in] -> [@out]([] [])
+    aie.runtime_sequence(%a: memref<196608xi32>, %b: memref<196608xi32>) {
+      aiex.npu.dma_memcpy_nd(%b[0, 0, 0, 0][1, 1, 1, 196608][0, 0, 0, 1]) {id = 0 : i64, metadata = @out} : memref<196608xi32>
+      aiex.npu.dma_memcpy_nd(%a[0, 0, 0, 0][1, 1, 1, 196608][0, 0, 0, 1]) {id = 1 : i64, metadata = @in} : memref<196608xi32>
+      aiex.npu.dma_wait {symbol = @out}
+    }
+  }
+}
+"""
+
+
+def test_a_spilled_pool_moves_its_data_through_the_neighbour(tmp_path: Path) -> None:
+    """Three elements of 256 KiB: the third lies in the west neighbour."""
+    data = list(range(196608))
+    assert run(SPILL, tmp_path, {0: data}, 1)[0] == data
+    device = load_program(SPILL).devices[0]
+    assert [str(b.tile) for b in device.buffers] == ["memtile(1,1)", "memtile(1,1)", "memtile(0,1)"]
+
+
+WRITER = """
+  aie.device(npu2) @writer {
+    %s = aie.tile(0, 0)
+    %m = aie.tile(0, 1)
+    %kept = aie.buffer(%m) {address = 4096 : i32, mem_bank = 0 : i32, sym_name = "kept"} : memref<16xi32>
+    aie.flow(%s, DMA : 0, %m, DMA : 0)
+    aie.memtile_dma(%m) {
+      %0 = aie.dma_start(S2MM, 0, ^bd, ^end)
+    ^bd:
+      aie.dma_bd(%kept : memref<16xi32>, 0, 16)
+      aie.next_bd ^end
+    ^end:
+      aie.end
+    }
+    aie.shim_dma_allocation @in(%s, MM2S, 0)
+    aie.runtime_sequence @run(%a: memref<16xi32>) {
+      aiex.npu.dma_memcpy_nd(%a[0, 0, 0, 0][1, 1, 1, 16][0, 0, 0, 1]) {id = 1 : i64, issue_token = true, metadata = @in} : memref<16xi32>
+      aiex.npu.dma_wait {symbol = @in}
+    }
+  }
+"""
+READER = """
+  aie.device(npu2) @reader {
+    %s = aie.tile(0, 0)
+    %m = aie.tile(0, 1)
+    %other = aie.buffer(%m) {address = 4112 : i32, mem_bank = 0 : i32, sym_name = "other"} : memref<8xi32>
+    aie.flow(%m, DMA : 0, %s, DMA : 0)
+    aie.memtile_dma(%m) {
+      %0 = aie.dma_start(MM2S, 0, ^bd, ^end)
+    ^bd:
+      aie.dma_bd(%other : memref<8xi32>, 0, 8)
+      aie.next_bd ^end
+    ^end:
+      aie.end
+    }
+    aie.shim_dma_allocation @out(%s, S2MM, 0)
+    aie.runtime_sequence @run(%b: memref<8xi32>) {
+      aiex.npu.dma_memcpy_nd(%b[0, 0, 0, 0][1, 1, 1, 8][0, 0, 0, 1]) {id = 0 : i64, metadata = @out} : memref<8xi32>
+      aiex.npu.dma_wait {symbol = @out}
+    }
+  }
+"""
+BOTH = """
+  aie.device(npu2) @main {
+    aie.runtime_sequence @run(%a: memref<16xi32>, %b: memref<8xi32>) {
+      aiex.configure @writer { aiex.run @run(%a) : (memref<16xi32>) }
+      aiex.configure @reader { aiex.run @run(%b) : (memref<8xi32>) }
+    }
+  }
+"""
+
+
+def test_a_memtile_keeps_its_words_when_another_design_is_loaded(tmp_path: Path) -> None:
+    """The second design's buffer begins 16 bytes into the first one's: words 4..11. Beyond it nobody wrote."""
+    result, _ = run(f"module {{ {WRITER} {READER} {BOTH} }}", tmp_path, {0: COUNT}, 1)
+    assert result == COUNT[4:12]
+    beyond = READER.replace("address = 4112", "address = 4144")
+    with pytest.raises(DeviceFault, match=r"reads byte 16 of buffer 'other' of memtile\(0,1\), which nobody wrote"):
+        run(f"module {{ {WRITER} {beyond} {BOTH} }}", tmp_path, {0: COUNT}, 1)
+
+
+def test_our_own_designs_start_on_poisoned_memtiles(tmp_path: Path) -> None:
+    session = TwinDevice(tmp_path).open_program(load_program(f"module {{ {WRITER} {READER} {BOTH} }}"), "main", {})
+    session.bind("run", {0: "a", 1: "b"})
+    for name in "ab":
+        session.allocate(name, 64)
+    session.write("a", 0, np.array(COUNT, np.int32))
+    with pytest.raises(DeviceFault, match="nobody wrote"):
+        session.run("run")

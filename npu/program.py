@@ -177,6 +177,17 @@ class Route:
     name: str = ""  # the object FIFO or symbol it came from
 
 
+@dataclass(frozen=True)
+class ControlRoute:
+    """A packet flow between a DMA channel and the control port of `tile`: requests go `into` it, else answers out of it."""
+
+    channel: Channel
+    tile: TileId
+    packet_id: int
+    into: bool
+    keep_header: bool = False
+
+
 # ---- core bodies -------------------------------------------------------------------------------
 # A small tree. Values are names (SSA, unique in a core). Buffers, FIFO ends and functions are named too.
 
@@ -431,6 +442,7 @@ class DeviceProgram:
     # Tiles whose buffers the compiler cannot place bank by bank, each with the reason.
     placement_fallbacks: tuple[tuple[TileId, str], ...] = ()
     cascades: tuple[tuple[TileId, TileId], ...] = ()
+    control_routes: tuple[ControlRoute, ...] = ()
     notes: tuple[str, ...] = ()  # what the text asks for and no value depends on (trace), so that nothing is done
 
     def sequence(self, name: str) -> Sequence:

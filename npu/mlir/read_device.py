@@ -50,6 +50,7 @@ from npu.mlir.types import dtype_of, initial_bytes, memref_of
 from npu.program import (
     Buffer,
     Channel,
+    ControlRoute,
     DeviceProgram,
     Dim,
     Direction,
@@ -86,6 +87,7 @@ class DeviceReader:
         self.schemes: dict[TileId, str] = {}
         self.notes: dict[str, None] = {}
         self.trace_channels: set[Channel] = set()
+        self.control_routes: list[ControlRoute] = []
 
     KNOWN = (
         TileOp, BufferOp, LockOp, CoreOp, MemOp, MemTileDmaOp, ShimDmaOp, FlowOp, PacketFlowOp, CascadeFlowOp,
@@ -161,6 +163,7 @@ class DeviceReader:
                 (TileId(*tile_place(op.source_tile)), TileId(*tile_place(op.dest_tile)))
                 for op in self.all(CascadeFlowOp)
             ),
+            control_routes=tuple(self.control_routes),
             notes=(*self.notes, *memory.notes()),
         )
 
@@ -407,6 +410,22 @@ class DeviceReader:
             self.trace_told(tile, dests)
         return list(switches.routes())
 
+    def control_flow(self, op: PacketFlowOp) -> bool:
+        """Requests from a DMA to control ports, or answers from one to DMAs."""
+        source, *dests = op.ports.block.ops
+        bundles = (source.properties["bundle"].data, {dest.properties["bundle"].data for dest in dests})
+        into = bundles == ("DMA", {"TileControl"})
+        if not isinstance(source, PacketSourceOp) or not (into or bundles == ("TileControl", {"DMA"})):
+            return False
+        for dest in dests:
+            port, end = (dest, source) if into else (source, dest)
+            direction = Direction.MM2S if into else Direction.S2MM
+            channel = Channel(TileId(*tile_place(end.tile)), direction, end.channel.value.data)
+            tile = TileId(*tile_place(port.tile))
+            keep = _flag(op, "keep_pkt_header")
+            self.control_routes.append(ControlRoute(channel, tile, op.ID.value.data, into, keep))
+        return True
+
     def trace_flow(self, source: SSAValue, dests: list[Channel]) -> None:
         """Trace packets are not made here: what takes them is told about, and gets no data."""
         self.trace_told(TileId(*tile_place(source)), dests)
@@ -429,6 +448,8 @@ class DeviceReader:
             source, *dests = op.ports.block.ops
             where = [Channel(TileId(*tile_place(d.tile)), Direction.S2MM, d.channel.value.data) for d in dests]
             self.trace_flow(source.tile, where)
+            return None
+        if "TileControl" in ends and self.control_flow(op):
             return None
         for end in op.ports.block.ops:
             if not isinstance(end, PacketSourceOp | PacketDestOp) or end.properties["bundle"].data != "DMA":

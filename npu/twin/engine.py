@@ -17,6 +17,7 @@ from npu.device import DeviceFault
 from npu.program import Channel, Core, DeviceProgram, DmaProgram, TileId, TileKind
 from npu.twin.caller import Caller
 from npu.twin.cascade import CascadeLink
+from npu.twin.control_port import add_control_routes
 from npu.twin.core_body import compile_body, walk
 from npu.twin.cores import BoundFunction, CoreStates, PreparedCall
 from npu.twin.dma import Port, TaskChannel, make_transfer, run_programs
@@ -105,6 +106,7 @@ class Engine:
                     raise DeviceFault(f"two routes end at {dest}: '{self.sinks[dest].stream.name}' and '{route.name}'")
                 sink = self.sinks[dest] = Sink(dest, stream)
                 stream.sinks.append(sink)
+        add_control_routes(self, packets, self.device.control_routes)
         for channel in (*packets.streams, *packets.sinks):
             if channel in self.streams or channel in self.sinks:
                 raise DeviceFault(

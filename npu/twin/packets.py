@@ -33,6 +33,8 @@ def header_word(kind: int, number: int) -> int:
 def unrecordable(device: DeviceProgram) -> str | None:
     """Why a run of these packets cannot be replayed: words that no memory holds, or ids that stand in data."""
     sources = {route.source for route in device.routes if route.packet_id is not None}
+    if device.control_routes:
+        return f"control packets reach {device.control_routes[0].tile}"
     for route in device.routes:
         if route.packet_id is not None and route.keep_header:
             return f"packet flow {route.packet_id} keeps its header, which no memory holds"
@@ -139,13 +141,29 @@ class PacketStream:
         else:
             header, skip = data[:4], 4
             number = int(data[:4].view(np.uint32)[0]) & ID_MASK
+        self.offer(number, header, data[skip:], transfer, skip, transfer.where)
+        self.source_process = process
+        self.network.advance()
+
+    def offer(
+        self,
+        number: int,
+        header: np.ndarray | int,
+        data: np.ndarray,
+        transfer: Transfer | None,
+        skip: int,
+        where: str,
+    ) -> None:
+        """Put a packet with that id on its way. header: its word, or the type of one to be made."""
         if number not in self.routes:
             raise DeviceFault(
                 f"{self.source} sends a packet with id {number}; packet flows start there for ids {sorted(self.routes)}"
-                f" ({transfer.where})"
+                f" ({where})"
             )
+        if isinstance(header, int):
+            header = np.array([header_word(header, number)], np.uint32).view(np.uint8)
         sinks, keep = self.routes[number]
-        payload = np.concatenate([header, data[skip:]]) if keep else data[skip:]
+        payload = np.concatenate([header, data]) if keep else data
         order = self.network.recorder.count if self.network.recorder is not None else 0
         parcel = Parcel(self, transfer, payload, 0 if keep else skip, order)
         parcel.sinks = sinks
@@ -155,9 +173,7 @@ class PacketStream:
             sink.queue.append(parcel)
         self.pushed += payload.nbytes
         self.moved += payload.nbytes
-        self.source_process = process
         self.network.active.append(parcel)
-        self.network.advance()
 
     def slow(self) -> list[PacketSink]:
         """Destinations that hold the packet under way back."""
@@ -187,19 +203,27 @@ class PacketNetwork:
 
     def add(self, route: Route) -> None:
         """One packet flow."""
-        stream = self.streams.get(route.source)
-        if stream is None:
-            stream = self.streams[route.source] = PacketStream(route.source, self)
+        stream = self.stream(route.source)
         sinks = []
         for dest in route.dests:
-            sink = self.sinks.get(dest)
-            if sink is None:
-                sink = self.sinks[dest] = PacketSink(dest, self)
+            sink = self.sink(dest)
             if stream not in sink.sources:
                 sink.sources.append(stream)
             sinks.append(sink)
         known, keep = stream.routes.get(route.packet_id, ((), route.keep_header))
         stream.routes[route.packet_id] = ((*known, *sinks), keep or route.keep_header)
+
+    def stream(self, source: Channel) -> PacketStream:
+        """What a channel sends into, made when first named."""
+        if source not in self.streams:
+            self.streams[source] = PacketStream(source, self)
+        return self.streams[source]
+
+    def sink(self, dest: Channel) -> PacketSink:
+        """What a channel takes from, made when first named."""
+        if dest not in self.sinks:
+            self.sinks[dest] = PacketSink(dest, self)
+        return self.sinks[dest]
 
     def advance(self) -> None:
         """Let bytes enter where every destination has room, write what is complete, wake who has ended."""

@@ -60,8 +60,8 @@ class Probe:
     layers: tuple[int, ...]
     trained: bool
     measured_on: str
-    # seed -> further ids on which the block gate's floors are taken, at every layer of `floor_layers`: an evaluation draws
-    # ids of its own, and a floor from few draws would fail honest work by chance.
+    # seed -> further ids on which the oracle's and the block gate's floors are taken, the latter at every layer of
+    # `floor_layers`: an evaluation draws ids of its own, and a floor from few draws would fail honest work by chance.
     windows: dict[int, np.ndarray] = field(default_factory=dict)
     floor_layers: tuple[int, ...] = ()
 
@@ -75,9 +75,10 @@ class Probe:
     def teacher(self, ids: Sequence[int]) -> np.ndarray:
         return self.oracle.prefill(list(ids), cache=self.oracle.new_cache(len(ids)))
 
-    def measurement(self, gate: str, elsewhere: tuple[str, ...]) -> Measurement:
+    def measurement(self, gate: str, elsewhere: tuple[str, ...], *, windows: bool = True) -> Measurement:
         model = self.config.model_dir.name if self.trained else ""
-        return Measurement(gate, tuple(self.runs), self.measured_on, elsewhere=elsewhere, model=model)
+        seeds = (*self.runs, *self.windows) if windows else tuple(self.runs)
+        return Measurement(gate, seeds, self.measured_on, elsewhere=elsewhere, model=model)
 
 
 def measure_oracle(probe: Probe, limits: Limits) -> Measurement:
@@ -86,6 +87,10 @@ def measure_oracle(probe: Probe, limits: Limits) -> Measurement:
     measured.only = ORACLE_FIGURES
     for run in probe.runs.values():
         proof = oracle_proof(probe, run.texts[0], limits)
+        measured.add_floor(figures_of(gather_oracle(proof, limits), honest=True))
+    for ids in probe.windows.values():
+        # The bound of perplexity is of the shipped text, not of any window.
+        proof = replace(oracle_proof(probe, ids, limits), perplexity=None)
         measured.add_floor(figures_of(gather_oracle(proof, limits), honest=True))
     text = next(iter(probe.runs.values())).texts[0]
     for fault in ORACLE_FAULTS:
@@ -137,7 +142,7 @@ def measure_block(probe: Probe, precision: str, limits: Limits) -> Measurement:
             want = oracle_block(probe, layer, ids[: limits.block_positions + DECODE_STEPS])
             honest = run_block(probe.setting(precision), layer, want, precision, limits)
             measured.add_floor(figures_of(honest, honest=True))
-    return replace(measured, seeds=(*measured.seeds, *probe.windows))
+    return measured
 
 
 def oracle_block(probe: Probe, layer: int, ids: np.ndarray) -> dict[str, np.ndarray]:
@@ -181,26 +186,30 @@ def _block_taps(decoder: RoundingDecoder, layer: int, rows: np.ndarray, cache: C
 
 
 def measure_model(probe: Probe, precision: str, limits: Limits, *, short: bool = False) -> Measurement:
-    """Phase 3. short: faults on fewer positions and tokens than the gate, for models that take long."""
+    """Phase 3. short: faults on fewer positions and tokens than the gate, for models that take long.
+
+    Floors are taken on as many positions as the gate looks at: over the few of a window means scatter, which would loosen it.
+    """
     gate = f"phase3.{probe.name}.{precision}"
-    measured = probe.measurement(gate, _elsewhere(probe, precision, "phase3"))
+    measured = probe.measurement(gate, _elsewhere(probe, precision, "phase3"), windows=False)
     setting = probe.setting(precision)
     full = (limits.text_positions, limits.greedy_tokens)
     for seed in probe.runs:
-        measured.add_floor(figures_of(run_model(probe, setting.decoder(), seed, *full, limits), honest=True))
+        measured.add_floor(
+            figures_of(run_model(probe, setting.decoder(), probe.runs[seed], *full, limits), honest=True)
+        )
     sizes = ((limits.text_positions[1],), (limits.greedy_tokens[1],)) if short else full
     for fault, plant in PLANT.items():
         wrong = plant(setting).decoder()
         for seed in list(probe.runs)[:1]:
-            measured.add_fault(fault, figures_of(run_model(probe, wrong, seed, *sizes, limits)))
+            measured.add_fault(fault, figures_of(run_model(probe, wrong, probe.runs[seed], *sizes, limits)))
     return measured
 
 
 def run_model(
-    probe: Probe, decoder: RoundingDecoder, seed: int, texts: tuple[int, ...], greedy: tuple[int, ...], limits: Limits
+    probe: Probe, decoder: RoundingDecoder, run: Run, texts: tuple[int, ...], greedy: tuple[int, ...], limits: Limits
 ) -> Gathered:
     """The model gate's comparisons for one deployment, here a rounding decoder."""
-    run = probe.runs[seed]
     scored = [
         TextRun(f"text {index}", decoder.logits(ids[:count]), probe.teacher(ids[:count]), ids[1 : count + 1])
         for index, (count, ids) in enumerate(zip(texts, run.texts, strict=False))

@@ -124,10 +124,12 @@ def model_probe(model_dir: Path) -> Probe:
     }
     last = config.num_hidden_layers - 1
     layers = tuple(sorted({0, config.num_hidden_layers // 2, last}))
-    on = f"{model_dir.name}, texts of reference/texts, layers {list(layers)}"
+    # A deployment of fewer layers is judged at layers of its own, so that honest work must pass at each.
+    every = tuple(range(config.num_hidden_layers))
+    on = f"{model_dir.name}, texts of reference/texts, layers {list(layers)}, block floors at every layer"
     starts = np.linspace(0, len(joined) - WINDOW_TOKENS, len(MODEL_WINDOWS)).astype(int)
     windows = {seed: joined[start : start + WINDOW_TOKENS] for seed, start in zip(MODEL_WINDOWS, starts, strict=True)}
-    return Probe("model", config, open_weights(config), runs, layers, True, on, windows, layers)
+    return Probe("model", config, open_weights(config), runs, layers, True, on, windows, every)
 
 
 def policy_text(gates: dict[str, GatePolicy]) -> str:

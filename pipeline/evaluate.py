@@ -16,7 +16,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -309,11 +308,7 @@ class Evaluator:
         )
 
     def _judge_oracle(self, subject: Subject) -> Verdict:
-        proof = oracle.prove(subject)
-        if proof.perplexity is not None:  # the policy's bound is of the shipped text, not of any window
-            known = replace(subject, nonce="", _sessions={})
-            proof = replace(proof, perplexity=oracle.prove(known).perplexity)
-        return judge_oracle(subject.thresholds, proof, self.ctx.policy)
+        return judge_oracle(subject.thresholds, oracle.prove(subject), self.ctx.policy)
 
     def _device(self) -> None:
         """A short run first: whether the device works at all on what it should."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from judge.gates import OracleProof, judge_oracle
@@ -29,10 +31,11 @@ def run(ctx: PhaseContext) -> Outcome:
 
 def prove(subject: Subject) -> OracleProof:
     """What can be shown about an oracle without another model: see judge.gates.OracleProof."""
-    ids = text_ids(subject, 0, TEXT_POSITIONS + 1)
+    # No more tokens than are looked at: an evaluation draws windows, and long ones would all be nearly the same.
+    ids = text_ids(subject, 0, INDEPENDENT_POSITIONS)
     decoder = subject.decoder
     config = subject.config
-    independent = RoundingDecoder(config, subject.weights, EXACT).logits(ids[:INDEPENDENT_POSITIONS])
+    independent = RoundingDecoder(config, subject.weights, EXACT).logits(ids)
     raw = read_json_object(config.model_dir / "config.json")
     # load_config and open_weights refuse what nothing consumes, so nothing is left once they return.
     return OracleProof(
@@ -41,8 +44,8 @@ def prove(subject: Subject) -> OracleProof:
         tensors_total=len(subject.weights.names),
         tensors_left=(),
         identity={steps: _identity(subject, ids, steps) for steps in (1, 2, 17)},
-        independent=(decoder.prefill(ids[:INDEPENDENT_POSITIONS], cache=decoder.new_cache()), independent),
-        perplexity=_perplexity(subject, ids) if not subject.synthetic else None,
+        independent=(decoder.prefill(ids, cache=decoder.new_cache()), independent),
+        perplexity=_perplexity(subject) if not subject.synthetic else None,
     )
 
 
@@ -56,7 +59,8 @@ def _identity(subject: Subject, ids: list[int], steps: int) -> tuple[np.ndarray,
     return whole[first:], np.stack(stepped)
 
 
-def _perplexity(subject: Subject, ids: list[int]) -> float:
-    decoder = subject.decoder
+def _perplexity(subject: Subject) -> float:
+    """Of the shipped text in an evaluation as well: the policy's bound is of that text, not of any window."""
+    ids, decoder = text_ids(replace(subject, nonce=""), 0, TEXT_POSITIONS + 1), subject.decoder
     logits = decoder.prefill(ids[:-1], cache=decoder.new_cache())
     return perplexity(logits, np.asarray(ids[1:]))

@@ -99,9 +99,13 @@ class KVCache:
             )
         held = self.keys.shape[2]
         if needed > held:
-            more = self._empty(min(self.capacity, max(needed, 2 * held, 64)) - held)
-            self.keys = np.concatenate([self.keys, more], axis=2)
-            self.values = np.concatenate([self.values, more], axis=2)
+            rows = min(self.capacity, max(needed, 2 * held, 64))
+            self.keys, self.values = self._grown(self.keys, rows), self._grown(self.values, rows)
+
+    def _grown(self, old: np.ndarray, rows: int) -> np.ndarray:
+        new = self._empty(rows)
+        new[:, :, : self.length] = old[:, :, : self.length]
+        return new
 
     def write(self, layer: int, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Store k and v [n, G, d] after `length`; return keys and values [G, length + n, d] as views."""

@@ -58,6 +58,10 @@ class ParsedModule:
 _TYPE_TEXT = re.compile(r"(?:memref|!aie\.\w+)<[^<>]*(?:<[^<>]*(?:<[^<>]*>[^<>]*)*>[^<>]*)*>")
 
 
+# A predicate in quotes, as MLIR reads it too; blanks keep the places of what follows.
+_QUOTED_PREDICATE = re.compile(r'(\barith\.cmp[if]) "(\w+)"')
+
+
 class _LocatedParser(Parser):
     """A parser that notes where each operation begins, and parses equal type texts once: half of the time went there."""
 
@@ -116,7 +120,7 @@ def parse_module(text: str, *, file: str = "module") -> ParsedModule:
     Raises:
         Refusal: a syntax error, an unknown operation, or an attribute outside an operation's schema.
     """
-    parser = _LocatedParser(context(), text, file)
+    parser = _LocatedParser(context(), _QUOTED_PREDICATE.sub(r"\1  \2 ", text), file)
     try:
         module = parser.parse_module()
     except ParseError as error:

@@ -251,7 +251,9 @@ def test_a_pool_that_does_not_fit_its_memtile_spills_west_then_east():
     tiles = dict(pools(result))
     assert [tiles[f"big_cons_buff_{i}"] for i in range(7)] == [here, west, west, east, east, here, here]
     assert tiles["small_cons_buff_0"] == here  # it came first: one large element less fits here
-    assert {lock.tile for lock in result.locks if lock.name in ("big_cons_prod_lock_0", "big_cons_cons_lock_0")} == {here}
+    assert {lock.tile for lock in result.locks if lock.name in ("big_cons_prod_lock_0", "big_cons_cons_lock_0")} == {
+        here
+    }
     # The spilled pool gets its channel first, for only low ones reach a neighbour's memory.
     assert [dma.channel for dma in result.dmas if dma.bds[0].buffer == "big_cons_buff_0"] == [s2mm(here, 0)]
     assert [dma.channel for dma in result.dmas if dma.bds[0].buffer == "small_cons_buff_0"] == [s2mm(here, 1)]

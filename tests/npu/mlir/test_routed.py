@@ -244,3 +244,12 @@ def test_aie_opts_registers_and_switches_give_the_same_values(tmp_path: Path) ->
     assert "aie.switchbox" in text
     assert "aiex.npu.blockwrite" in text
     assert "dma_configure_task" not in text
+
+
+def test_a_quoted_predicate_is_the_same_predicate() -> None:
+    body = "%t = aie.tile(0, 2)\n %core = aie.core(%t) {{ %a = arith.constant 1 : i32\n %x = arith.cmpi {}, %a, %a : i32\n aie.end }}"
+    quoted, plain = (
+        load_program(f"module {{ aie.device(npu2) {{ {body.format(word)} }} }}").devices[0].cores[0].body
+        for word in ('"eq"', "eq")
+    )
+    assert dict(quoted[-1].attributes)["predicate"] == dict(plain[-1].attributes)["predicate"] == "eq"

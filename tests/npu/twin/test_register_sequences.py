@@ -168,6 +168,15 @@ def test_a_bd_rewritten_in_flight_is_a_fault(tmp_path: Path) -> None:
         run(through("(0, 2)", "\n".join(bad), LOCKS), tmp_path, {0: COUNT}, 1)
 
 
+def test_a_bd_rewritten_in_flight_and_pushed_later_is_a_fault_too(tmp_path: Path) -> None:
+    """What counts is when its registers are written: here before the wait, the push comes after it."""
+    start = [shim_bd(0, 16, 1), write32(0x1D204, TOKEN), core_bds(*handshake()), shim_bd(1, 16, 0)]
+    feed, more = write32(0x1D214, 1), write32(0x1DE04, 0, row=2) + "\n" + write32(0x1DE14, 1, row=2)
+    early = [*start, shim_bd(0, 16, 1, plus=64), feed, OUT_SYNC, write32(0x1D204, TOKEN), more, feed, OUT_SYNC]
+    with pytest.raises(DeviceFault, match=r"BD 0 of shim\(0,0\) is reused in flight"):
+        run(through("(0, 2)", "\n".join(early), LOCKS), tmp_path, {0: COUNT}, 1)
+
+
 def test_a_bd_that_is_not_written_whole_is_refused() -> None:
     text = through("(0, 2)", write32(0x1D000, 16) + "\n" + write32(0x1D214, 0))
     with pytest.raises(Refusal, match=r"BD 0 of shim\(0,0\), of which the sequence has not written all words"):

@@ -6,8 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from judge.evaluation import EvaluationLimits, differences
 from judge.evidence import ChainState, Kind, Record
 from judge.experiment import HOST_SHARE
@@ -186,12 +184,6 @@ def repeat_problems(name: str, recorded: dict, verdict: Verdict, limits: Evaluat
                 f"{name}: {finding.metric} is {finding.value:.6g} when measured again, recorded was {before:.6g}"
             )
     return problems
-
-
-def plain(chain: Sequence[Record]) -> list:
-    """The records as plain JSON values, for whoever looks for numbers in them."""
-
-    return msgspec.to_builtins(list(chain))
 
 
 def _title(record: Record) -> str:

@@ -12,12 +12,12 @@ import msgspec
 
 from judge import evidence
 from judge.diagnosis import Diagnosis, Symptoms, diagnose
-from judge.evidence import Entry, Kind, WallTime
+from judge.evidence import Entry, Kind, Record, WallTime
 from judge.verdict import Verdict
 from npu.device import DeviceFault
-from pipeline import documents
+from pipeline import documents, journal
 from pipeline.context import PhaseContext
-from pipeline.deployment import Deployment, State
+from pipeline.deployment import OPTIMISATION, Deployment, State
 from pipeline.phases import block, decode, integrate, kernels, model, oracle, prefill
 from pipeline.phases.outcome import Outcome, summary
 from pipeline.registry import harvest
@@ -79,11 +79,27 @@ def run_phase(ctx: PhaseContext, phase: int) -> int:
     outcome.wall = WallTime(run=round(time.monotonic() - started, 3))
     record = evidence.append(deployment.evidence, outcome.record(phase, ctx))
     harvest(deployment.folder.parent, record, deployment.name)
-    for lesson in outcome.data.get("lessons", []):
-        evidence.append(deployment.evidence, Entry(Kind.LESSON, lesson["subject"], lesson))
+    for said in _learnt(list(evidence.records(deployment.evidence)), phase, record) if outcome.passed else ():
+        evidence.append(deployment.evidence, said.entry)
     if outcome.passed:
         ctx.take_choices()
     return _conclude(ctx, phase, outcome, record.hash)
+
+
+def _learnt(chain: list[Record], phase: int, gate: Record) -> list[journal.Decision | journal.Lesson]:
+    """What a passed phase adds to the journal: phases 4 and 5 decide on the plan, phase 6 gathers the lessons."""
+    if phase in OPTIMISATION:
+        earlier = [
+            r.sequence for r in chain[:-1] if r.entry.kind == Kind.GATE and r.entry.subject == gate.entry.subject
+        ]
+        since = max(earlier, default=-1)
+        tried = [
+            r
+            for r in chain
+            if r.entry.kind == Kind.EXPERIMENT and r.entry.body["phase"] == phase and r.sequence > since
+        ]
+        return [journal.of_optimisation(phase, gate, tried)]
+    return list(journal.harvest(chain)) if phase == max(PHASES) else []
 
 
 def _conclude(ctx: PhaseContext, phase: int, outcome: Outcome, record: str) -> int:

@@ -72,6 +72,10 @@ def _plan(deployment: Deployment, chain: list[Record]) -> list[str]:
         good = sum(1 for gate in gates.values() if gate["passed"])
         outcome = "passed" if record.entry.body["passed"] else "failed"
         lines.append(f"| {record.entry.subject} | {outcome} | {good} of {len(gates)} | {record.hash[:12]} |")
+    decisions = [record for record in chain if record.entry.kind == Kind.DECISION]
+    if decisions:
+        lines += ["", "| decision | choice | instead of | because | rests on | record |", "|---|---|---|---|---|---|"]
+        lines += [_decision(record) for record in decisions]
     state = verify_chain(deployment.evidence)
     return [*lines, "", f"Evidence: {state.records} records, head {state.head[:12]}."]
 
@@ -91,8 +95,31 @@ def _issues(chain: list[Record]) -> list[str]:
     lessons = [record for record in chain if record.entry.kind == Kind.LESSON]
     if lessons:
         lines += ["", "Lessons:"]
-        lines += [f"- {r.entry.subject}: {_words(r.entry.body)} (record {r.hash[:12]})" for r in lessons]
+        lines += [line for record in lessons for line in _lesson(record)]
     return lines
+
+
+def _decision(record: Record) -> str:
+    body = record.entry.body
+    cells = (
+        record.entry.subject, body["choice"], "; ".join(body["alternatives"]), body["reason"], body["evidence"][:12],
+        record.hash[:12],
+    )  # fmt: skip
+    return "| " + " | ".join(_inline(cell).replace("|", "/") for cell in cells) + " |"
+
+
+def _lesson(record: Record) -> list[str]:
+    """One lesson; what nobody has told yet is said to be missing."""
+    body = record.entry.body
+    lines = [f"- {record.entry.subject}: {_inline(body['symptom'])} (record {body['evidence'][:12]})"]
+    for key, title in (("cause", "cause"), ("fix", "fix"), ("check", "the check that would have caught it")):
+        lines.append(f"  - {title}: {_inline(body[key]) or 'not told (scripts/record.py lesson)'}")
+    return lines
+
+
+def _inline(text: str) -> str:
+    """One line: what somebody worded must not end the generated part, nor begin another line."""
+    return " ".join(text.replace("<!--", "< !--").split())
 
 
 def _open_questions(chain: Iterable[Record]) -> list[str]:
@@ -163,10 +190,6 @@ def _entries(record: Record) -> list[str]:
 
 def _gates(chain: Iterable[Record]) -> list[Record]:
     return [record for record in chain if record.entry.kind == Kind.GATE]
-
-
-def _words(body: dict) -> str:
-    return ", ".join(f"{key} {value}" for key, value in body.items() if key != "subject")
 
 
 if __name__ == "__main__":  # python -m pipeline.documents FOLDER ...

@@ -24,17 +24,17 @@ import msgspec
 from judge import claims, evidence, fresh_data
 from judge.device_log import layer_problems, log_problems, mac_problems
 from judge.evaluation import Check, Evaluation, EvaluationLimits, check, differences
-from judge.evidence import Record
+from judge.evidence import Kind, Record
 from judge.fixture import write_fixture
 from judge.fresh_data import judge_fresh
 from judge.gates import judge_kernel, judge_model, judge_oracle, judge_runner
-from judge.numbers import Evidence, unjustified
+from judge.numbers import unjustified
 from judge.policy import Policy
 from judge.verdict import Verdict
 from kernels.designs.design import OpDesign
 from npu.device import DeviceFault
 from npu.twin.hostcc import find_compiler
-from pipeline import documents, manifest, worker
+from pipeline import documents, journal, manifest, worker
 from pipeline.conduct import PHASES
 from pipeline.context import CACHE_VARIABLE, PhaseContext, Subject, fixture_choices
 from pipeline.deployment import OPTIMISATION, Deployment
@@ -220,10 +220,11 @@ class Evaluator:
         problems = [
             f"{name}: its generated part is not what the evidence gives" for name in documents.stale(self.deployment)
         ]
-        state = evidence.verify_chain(self.deployment.evidence)
-        known = Evidence(
-            [claims.plain(self.chain), msgspec.to_builtins(self.description), state.records, self.deployment.name]
-        )
+        known = journal.known_numbers(self.deployment, self.chain)
+        for record in self.chain:
+            if record.entry.kind in (Kind.DECISION, Kind.LESSON):
+                strange = journal.worded_numbers(record.entry, known)
+                problems += [f"{record.entry.kind} {record.hash[:12]}: {problem}" for problem in strange]
         pages = [page for page in sorted(self.deployment.folder.glob("*.md")) if page.name != "evaluation_report.md"]
         for page in pages:
             before, _, rest = page.read_text().partition(documents.BEGIN)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Phase 6: the one runner repeats the recorded tokens from a fresh session, and what was learnt is harvested."""
+"""Phase 6: the one runner repeats the recorded tokens from a fresh session; what was learnt is gathered after it (`pipeline.journal`)."""
 
 from __future__ import annotations
 
-from judge.evidence import Entry, Kind, records
 from judge.gates import judge_runner
 from pipeline.context import PhaseContext
 from pipeline.phases.outcome import Outcome
@@ -30,20 +29,4 @@ def run(ctx: PhaseContext) -> Outcome:
     produced = [token for token, _ in runner.stream(recorded["prompt_ids"], TOKENS, stop=False)]
     outcome.add("runner", judge_runner(produced, recorded["ids"][:TOKENS], ctx.policy), ctx.model)
     outcome.inputs["artifact model"] = runner.session.artifact.key
-    outcome.data["lessons"] = harvest(ctx)
     return outcome
-
-
-def harvest(ctx: PhaseContext) -> list[Entry]:
-    """Lessons of this deployment: every failed gate that a later record of the same phase turned into a passed one."""
-    failed: dict[str, int] = {}
-    lessons = []
-    for record in records(ctx.deployment.evidence):
-        entry = record.entry
-        if entry.kind != Kind.GATE:
-            continue
-        if not entry.body["passed"]:
-            failed[entry.subject] = record.sequence
-        elif entry.subject in failed:
-            lessons.append({"subject": entry.subject, "failed": failed.pop(entry.subject), "passed": record.sequence})
-    return lessons

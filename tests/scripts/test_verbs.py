@@ -17,7 +17,7 @@ from tests.scripts.run_verb import PACK, verb
 from tests.stand_ins.byte_level import write_byte_level_tokenizer
 
 VERBS = ("abandon", "ask", "compile", "demo", "deploy", "doctor", "emit", "evaluate", "gate", "generate", "import_results",
-         "predict", "run", "simulate", "status", "synthesize")  # fmt: skip
+         "predict", "record", "run", "simulate", "status", "synthesize")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +190,18 @@ def test_status_refuses_to_trust_an_edited_record(started: Deployment, desk: Pat
     assert ended.code == 1
     assert "evidence is broken at record 0" in ended.out
     assert ended.next
+
+
+def test_a_lesson_is_recorded_with_the_record_that_shows_it(started: Deployment, desk: Path) -> None:
+    verb("ask", "which context?", cwd=desk)
+    shown = json.loads(started.evidence.read_text())["hash"][:12]
+    words = ("--symptom", "it stood still", "--cause", "nobody asked", "--fix", "asking", "--check", "a review")
+    ended = verb("record", "lesson", "phase-0", *words, "--evidence", shown, cwd=desk)
+    assert ended.code == 0, ended.err
+    assert ended.next == "scripts/status.py begun"
+    assert "nobody asked" in (started.folder / "issues.md").read_text()
+    words = ("--choice", "ask", "--instead-of", "guess", "--because", "it is 99.5 times better", "--evidence", shown)
+    assert "99.5" in verb("record", "decision", "asking", *words, cwd=desk).refusal
 
 
 def test_a_question_blocks_until_a_human_answers(started: Deployment, desk: Path) -> None:

@@ -7,6 +7,7 @@ Gate ids in policy.toml:
     phase1.<kernel>                  one kernel, at least three dispatches with changing data
     phase2.<subject>.<precision>     one block on real activations, per position and per head
     phase3.<subject>.<precision>     the model: teacher-forced texts, greedy tokens, prompts A, B, A
+    phase7.<subject>.mixed           the same on the few fresh tokens that an evaluation draws
     phase6                           the runner repeats the recorded tokens
 
 subject: "model" (a trained model) or "fixture" (the pack's own, which shows the faults that a trained model hides).
@@ -189,13 +190,16 @@ def judge_model(
     repeat: RepeatRun,
     teacher: Teacher,
     policy: Policy,
+    *,
+    phase: int = 3,
 ) -> Verdict:
     """Phase 3: the whole model. `teacher` gives the oracle's logits for the device's own tokens.
 
+    phase: 7 for an evaluation, whose few fresh positions scatter more than phase 3's many, and have a gate of their own.
     A greedy run is judged at every step, also after its first divergence: the oracle is fed what the device chose.
     """
     found = gather_model(texts, greedy, repeat, teacher, policy.limits)
-    return decide(f"phase3.{subject}.{precision}", found.comparisons, policy, failures=found.failures)
+    return decide(f"phase{phase}.{subject}.{precision}", found.comparisons, policy, failures=found.failures)
 
 
 def gather_model(

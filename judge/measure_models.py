@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from judge.evaluation import EvaluationLimits
 from judge.gates import (
     Gathered,
     GreedyRun,
@@ -33,6 +34,8 @@ from reference.oracle import Decoder, ModelConfig, TapRecorder, Weights
 DECODE_STEPS = 8
 INDEPENDENT_POSITIONS = 48
 IDENTITY_START = 24
+# The shortest and the longest prompt that an evaluation draws (pipeline/texts.py).
+SHORT_PROMPT, LONG_PROMPT = 16, 31
 # KL and correlation between two FP32 results are differences of rounding errors, which another BLAS changes.
 ORACLE_FIGURES = ("logits_abs", "rel", "top1_miss", "perplexity")
 
@@ -203,6 +206,21 @@ def measure_model(probe: Probe, precision: str, limits: Limits, *, short: bool =
         wrong = plant(setting).decoder()
         for seed in list(probe.runs)[:1]:
             measured.add_fault(fault, figures_of(run_model(probe, wrong, probe.runs[seed], *sizes, limits)))
+    return measured
+
+
+def measure_fresh(probe: Probe, precision: str, limits: Limits) -> Measurement:
+    """Phase 7: as phase 3, on as little as an evaluation draws: one window of text, two prompts of fresh tokens."""
+    phase3 = (f"phase3.{probe.name}.{precision}", *_elsewhere(probe, precision, "phase3"))
+    measured = replace(probe.measurement(f"phase7.{probe.name}.{precision}", phase3), seeds=tuple(probe.windows))
+    setting, drawn = probe.setting(precision), EvaluationLimits()
+    sizes = ((drawn.text_positions,), (drawn.greedy_tokens,) * drawn.prompts)
+    runs = [Run((ids,), (ids[:SHORT_PROMPT], ids[-LONG_PROMPT:])) for ids in probe.windows.values()]
+    for run in runs:
+        measured.add_floor(figures_of(run_model(probe, setting.decoder(), run, *sizes, limits), honest=True))
+    for fault, plant in PLANT.items():
+        for run in runs[:1]:
+            measured.add_fault(fault, figures_of(run_model(probe, plant(setting).decoder(), run, *sizes, limits)))
     return measured
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from judge.fixture import CONFIG, write_fixture
 from judge.kernel_cases import SHAPES
 from judge.measure_kernels import measure_kernel
-from judge.measure_models import Probe, Run, measure_block, measure_model, measure_oracle
+from judge.measure_models import Probe, Run, measure_block, measure_fresh, measure_model, measure_oracle
 from judge.measurement import Measurement, select
 from judge.policy import POLICY_PATH, GatePolicy, Limits, check_rule, load_policy
 from judge.prompts import load_prompts
@@ -92,6 +92,8 @@ def _probe_measurements(probe: Probe, prefix: str) -> Iterator[Measurement]:
             yield measure_block(probe, precision, LIMITS)
         if f"phase3.{probe.name}.{precision}".startswith(prefix):
             yield measure_model(probe, precision, LIMITS, short=probe.trained)
+    if f"phase7.{probe.name}.mixed".startswith(prefix):
+        yield measure_fresh(probe, "mixed", LIMITS)
 
 
 def fixture_probe() -> Probe:

@@ -330,7 +330,14 @@ class Evaluator:
         repeat = model.repeat_run(session, [prompt_ids(subject, index) for index in (0, 1, 0)])
         greedy = [run.greedy for run in runs]
         return judge_model(
-            subject.thresholds, "mixed", [text], greedy, repeat, lambda ids: subject.logits(list(ids)), self._policy
+            subject.thresholds,
+            "mixed",
+            [text],
+            greedy,
+            repeat,
+            lambda ids: subject.logits(list(ids)),
+            self._policy,
+            phase=7,
         )
 
     def _watched(self, runs: list[WatchedRun], subject: Subject | None = None) -> None:

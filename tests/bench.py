@@ -7,8 +7,10 @@ transformers, peak memory. Wall times are the host's; nothing here says how fast
 
 from __future__ import annotations
 
+import json
 import resource
 import runpy
+import tempfile
 import time
 from pathlib import Path
 
@@ -22,8 +24,9 @@ from kernels.designs.gemv import GemvDesign, rows_for
 from kernels.designs.rowwise import AddDesign, RmsNormDesign, RopeDesign, SiluMulDesign
 from npu.twin.device import TwinDevice
 from pipeline.exercise import case_of
-from pipeline.model_session import ModelSession
-from planner.plan import Choices
+from pipeline.model_session import ModelSession, legality_of
+from pipeline.synthesize import config_values
+from planner.plan import Choices, make_plan
 from reference.oracle.config import load_config
 from reference.oracle.tensors import open_weights
 
@@ -91,6 +94,29 @@ def demo_model() -> None:
         session.decode(token)
         steps.append(time.perf_counter() - started)
     print(f"demo model: decode step best {min(steps):.2f} s, median {sorted(steps)[4]:.2f} s (replay)")
+
+
+def one_layer() -> None:
+    """One layer of Llama-3.2-1B's shape, its dispatches summed: prefill of 256 tokens and a decode step at 512 keys."""
+    values = config_values("llama-3.2-1b", layers=1)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(values))
+        config = load_config(Path(folder))
+    plan = make_plan(
+        config,
+        Choices(prefill_buckets=(256,), decode_buckets=(512,), context=512, score_bucket=None),
+        legal=legality_of(CACHE),
+    )
+    seconds: dict[tuple[str, str], float] = {}
+    for entry in plan.entries:
+        dispatches = [d for d in entry.dispatches if any(name.startswith("layers.") for name in d.covers)]
+        for tier in ("event", "replay"):
+            for design in {d.design.name: d.design for d in dispatches}.values():
+                if (design.name, tier) not in seconds:
+                    seconds[design.name, tier] = time_design(design, tier)
+        event, replay = (sum(seconds[d.design.name, tier] for d in dispatches) for tier in ("event", "replay"))
+        print(f"one layer of llama-3.2-1b, {entry.name}: {len(dispatches)} dispatches, replay {replay:.2f} s, "
+              f"event {event:.2f} s, {event / replay:.1f} times", flush=True)  # fmt: skip
 
 
 def main() -> None:

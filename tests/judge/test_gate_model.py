@@ -6,9 +6,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+import msgspec
 import numpy as np
 import pytest
 
+from judge.evaluation import EvaluationLimits
 from judge.gates import GreedyRun, OracleProof, RepeatRun, TextRun, judge_model, judge_oracle, judge_runner
 from judge.measure_models import Probe, oracle_proof
 from judge.metrics import Failure
@@ -89,6 +91,45 @@ def test_a_planted_fault_fails_or_is_listed_as_caught_elsewhere(probe: Probe, po
         return
     wrong = Measured(probe, policy, Deployment(PLANT[fault](probe.setting("mixed")).decoder()))
     assert wrong.judge("mixed").missed
+
+
+class Fresh:
+    """What an evaluation collects: one window of text and two prompts, on ids that no floor was taken on."""
+
+    def __init__(self, probe: Probe, policy: Policy, decoder: RoundingDecoder, seed: int) -> None:
+        few, drawn = EvaluationLimits(), np.random.default_rng(seed)
+        ids = drawn.integers(0, probe.config.vocab_size, few.text_positions + 1)
+        prompts = [drawn.integers(0, probe.config.vocab_size, length) for length in (16, 27)]
+        device = Deployment(decoder)
+        self.texts = [TextRun("text", decoder.logits(ids[:-1]), probe.teacher(ids[:-1]), ids[1:])]
+        self.greedy = [device.greedy(f"prompt {n}", prompt, few.greedy_tokens) for n, prompt in enumerate(prompts)]
+        a, b, again = (device.greedy("repeat", prompt, 4) for prompt in (*prompts, prompts[0]))
+        self.repeat = RepeatRun((a.ids, b.ids, again.ids), (a.logits[-1], b.logits[-1], again.logits[-1]))
+        limits = msgspec.structs.replace(
+            policy.limits, text_positions=(few.text_positions,), greedy_tokens=(few.greedy_tokens,) * few.prompts
+        )
+        self.teacher, self.policy = probe.teacher, msgspec.structs.replace(policy, limits=limits)
+
+    def judge(self) -> Verdict:
+        return judge_model("fixture", "mixed", self.texts, self.greedy, self.repeat, self.teacher, self.policy, phase=7)
+
+
+@pytest.mark.parametrize("seed", [900, 901, 902])
+def test_an_honest_deployment_passes_the_gate_of_an_evaluation(probe: Probe, policy: Policy, seed: int):
+    verdict = Fresh(probe, policy, probe.setting("mixed").decoder(), seed).judge()
+    assert verdict.passed, verdict.lines()
+    assert verdict.looked_at == 64 + 16 + 16
+
+
+@pytest.mark.parametrize("fault", sorted(PLANT))
+def test_a_planted_fault_fails_the_gate_of_an_evaluation_or_is_caught_elsewhere(
+    probe: Probe, policy: Policy, fault: str
+):
+    gate = policy.gates["phase7.fixture.mixed"]
+    if fault in gate.elsewhere:
+        assert fault in policy.gates[gate.elsewhere[fault]].faults
+        return
+    assert Fresh(probe, policy, PLANT[fault](probe.setting("mixed")).decoder(), 900).judge().missed
 
 
 def test_a_cache_that_is_not_reset_fails(probe: Probe, policy: Policy):

@@ -138,6 +138,7 @@ def test_the_shipped_policy_keeps_the_rule_and_has_every_gate():
     assert {f"phase1.{kernel}" for kernel in kernels} <= gates.keys()
     for subject in ("fixture", "model"):
         assert f"phase0.{subject}" in gates
+        assert f"phase7.{subject}.mixed" in gates
         for precision in ("bf16", "bfp16", "mixed"):
             assert {f"phase2.{subject}.{precision}", f"phase3.{subject}.{precision}"} <= gates.keys()
 

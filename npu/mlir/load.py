@@ -25,7 +25,7 @@ from npu.program import DeviceProgram, Program, Run
 from refusal import Refusal
 
 # Part of every cache key. Raise it whenever the same text would give another Program.
-VERSION = 5
+VERSION = 6
 
 
 def load_program(text: str, *, cache: Path | None = None) -> Program:

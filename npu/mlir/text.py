@@ -7,6 +7,7 @@ A parsed module remembers the line of each operation, so that every refusal can 
 from __future__ import annotations
 
 import re
+import struct
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
@@ -62,6 +63,21 @@ _TYPE_TEXT = re.compile(r"(?:memref|!aie\.\w+)<[^<>]*(?:<[^<>]*(?:<[^<>]*>[^<>]*
 _QUOTED_PREDICATE = re.compile(r'(\barith\.cmp[if]) "(\w+)"')
 
 
+# A number within dense<...>.
+_LITERAL = re.compile(r"-?0[xX][0-9a-fA-F]+|-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
+
+
+def _bits(word: str, element: builtin.AnyFloat) -> float:
+    """The float with these bits."""
+    width, bits = element.bitwidth, int(word, 16)
+    if not 0 <= bits < 1 << width:
+        raise VerifyException(f"{word} has more than the {width} bits of {element}")
+    if isinstance(element, builtin.BFloat16Type):
+        return struct.unpack("<f", (bits << 16).to_bytes(4, "little"))[0]
+    form = {16: "<e", 32: "<f", 64: "<d"}[width]
+    return struct.unpack(form, bits.to_bytes(width // 8, "little"))[0]
+
+
 class _LocatedParser(Parser):
     """A parser that notes where each operation begins, and parses equal type texts once: half of the time went there."""
 
@@ -85,6 +101,25 @@ class _LocatedParser(Parser):
         if parsed is not None and self.lexer.input.content[match.end() : self.pos].strip() == "":
             self.types[written] = parsed
         return parsed
+
+    def parse_dense_int_or_fp_elements_attr(
+        self, type: builtin.RankedStructure | None
+    ) -> builtin.DenseIntOrFPElementsAttr:
+        """A hexadecimal literal of a float type gives its bits, as MLIR reads it (xdsl takes it for a number)."""
+        start = self.pos
+        parsed = super().parse_dense_int_or_fp_elements_attr(type)
+        written = self.lexer.input.content[start : self.pos]
+        element = parsed.type.get_element_type()
+        literals = _LITERAL.findall(written[: written.find(">")])
+        if (
+            '"' in written
+            or not isinstance(element, builtin.AnyFloat)
+            or not any("0x" in word.lower() for word in literals)
+        ):
+            return parsed
+        numbers = [_bits(word, element) if "0x" in word.lower() else float(word) for word in literals]
+        whole = numbers * (len(parsed) if len(numbers) == 1 else 1)
+        return builtin.DenseIntOrFPElementsAttr.from_list(parsed.type, whole)
 
     def parse_operation(self) -> Operation:
         self.begun = start = self.pos

@@ -185,7 +185,8 @@ class _Writer:
         self.emit("    spin = 0")
         self.emit("    yield")
         self.emit("process.wait = None")
-        self.emit(f"{lock}.take({need})")
+        if not equal:  # an equal acquire waits for the value and leaves it (AMD, AIE-ML v2 intrinsics, locks)
+            self.emit(f"{lock}.take({need})")
 
     def acquire(self, s: Acquire) -> None:
         e = s.end
@@ -275,6 +276,11 @@ class _Writer:
 
     def loop(self, s: For) -> None:
         bounds = ", ".join(self.use(v) for v in (s.lower, s.upper, s.step))
+        if (
+            not s.body
+        ):  # it changes nothing: passed over, or, if it has no end in practice, the core rests here for good
+            self.emit(f"if len(range({bounds})) > {SPIN_LIMIT}: return")
+            return
         self.emit(f"for {self.define(s.variable)} in range({bounds}):")
         self.depth += 1
         self.spin()

@@ -83,7 +83,8 @@ def send(
             if lock.turn:
                 lock.turn.discard(process)
         process.wait = None
-        lock.take(need)
+        if not transfer.acquire_equal:  # as for a core: waiting for a value leaves it
+            lock.take(need)
     if stream is None:
         raise DeviceFault(f"{channel} sends, but no route starts there ({transfer.where})")
     stream.push(transfer, read_memory(transfer, channel), process)
@@ -113,7 +114,8 @@ def receive(
             if lock.turn:
                 lock.turn.discard(process)
         process.wait = None
-        lock.take(need)
+        if not transfer.acquire_equal:  # as for a core: waiting for a value leaves it
+            lock.take(need)
     if sink is None:
         raise DeviceFault(f"{channel} receives, but no route ends there ({transfer.where})")
     sink.arm(transfer, process)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import subprocess
 from dataclasses import replace
 
@@ -357,3 +358,27 @@ def test_aie_opt_lowers_the_design_to_the_same_program(text):
     assert set(ours.locks) == set(theirs.locks)
     assert {blind(dma) for dma in ours.dmas} == {blind(dma) for dma in theirs.dmas}
     assert {(r.source, r.dests) for r in ours.routes} == {(r.source, r.dests) for r in theirs.routes}
+
+
+@pytest.mark.parametrize(
+    ("element", "literal", "bits"),
+    [
+        ("bf16", "0xFF80", [0xFF80, 0xFF80]),  # -inf: the start of a maximum
+        ("bf16", "[0xFF80, 1.0]", [0xFF80, 0x3F80]),
+        ("bf16", "[-2.5, 0x7f80]", [0xC020, 0x7F80]),
+        ("f32", "0xFF800000", [0xFF800000, 0xFF800000]),
+        ("f32", "[1.5, 0x3F800000]", [0x3FC00000, 0x3F800000]),
+        ("bf16", "3.0", [0x4040, 0x4040]),
+    ],
+)
+def test_a_hexadecimal_literal_of_a_float_is_its_bits(element: str, literal: str, bits: list[int]) -> None:
+    text = f"""
+module {{
+  aie.device(npu2) {{
+    %tile = aie.tile(0, 2)
+    %b = aie.buffer(%tile) {{sym_name = "b"}} : memref<2x{element}> = dense<{literal}>
+  }}
+}}"""
+    (buffer,) = load_program(text).devices[0].buffers
+    form = {"bf16": "<2H", "f32": "<2I"}[element]
+    assert list(struct.unpack(form, buffer.initial)) == bits

@@ -386,3 +386,55 @@ def test_our_own_designs_start_on_poisoned_memtiles(tmp_path: Path) -> None:
     session.write("a", 0, np.array(COUNT, np.int32))
     with pytest.raises(DeviceFault, match="nobody wrote"):
         session.run("run")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "value"),
+    [
+        ("Acquire, 1", "Acquire, 1", 1),  # equal: waits and leaves the lock as it is
+        ("Acquire, 1", "AcquireGreaterEqual, 1", 1),
+        ("AcquireGreaterEqual, 1", "AcquireGreaterEqual, 1", 2),
+    ],
+)
+def test_an_equal_acquire_leaves_the_lock(tmp_path: Path, first: str, second: str, value: int) -> None:
+    body = f"""
+      aie.use_lock(%lock, {first})
+      aie.use_lock(%lock, {second})
+      %c0 = arith.constant 0 : index
+      %seven = arith.constant 7 : i32
+      memref.store %seven, %out[%c0] : memref<16xi32>
+      %c1 = arith.constant 1 : index
+      %c16 = arith.constant 16 : index
+      scf.for %i = %c1 to %c16 step %c1 {{
+        memref.store %seven, %out[%i] : memref<16xi32>
+      }}"""
+    declared = f"%lock = aie.lock(%tile, 5) {{init = {value} : i32}}"
+    assert run(on_core(body, declared), tmp_path, {0: list(range(16))}, 1)[0] == [7] * 16
+
+
+def test_a_greater_equal_acquire_takes_from_the_lock(tmp_path: Path) -> None:
+    body = "      aie.use_lock(%lock, AcquireGreaterEqual, 1)\n      aie.use_lock(%lock, AcquireGreaterEqual, 1)\n"
+    with pytest.raises(DeviceFault, match="lock"):
+        run(on_core(body, "%lock = aie.lock(%tile, 5) {init = 1 : i32}"), tmp_path, {0: list(range(16))}, 1)
+
+
+@pytest.mark.parametrize("rounds", [1000, 9223372036854775807])
+def test_a_loop_without_effect_is_passed_over_or_rests(tmp_path: Path, rounds: int) -> None:
+    """Behind a loop that has no end in practice nothing runs: the output that was stored before it is never given away."""
+    fill = """
+      %c0 = arith.constant 0 : index
+      %c1 = arith.constant 1 : index
+      %c16 = arith.constant 16 : index
+      %seven = arith.constant 7 : i32
+      scf.for %i = %c0 to %c16 step %c1 {
+        memref.store %seven, %out[%i] : memref<16xi32>
+      }"""
+    idle = f"""
+      %many = arith.constant {rounds} : index
+      scf.for %j = %c0 to %many step %c1 {{
+      }}"""
+    if rounds == 1000:
+        assert run(on_core(fill + idle), tmp_path, {0: list(range(16))}, 1)[0] == [7] * 16
+    else:
+        with pytest.raises(DeviceFault):
+            run(on_core(fill + idle), tmp_path, {0: list(range(16))}, 1)

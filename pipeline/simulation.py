@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from npu.array import array_of
 from npu.legality import Violation, check
+from npu.legality.access_patterns import extent
 from npu.program import ConfigureTask, DeviceProgram, MemRef, Program, Run, TileId, TileKind
 from npu.program import Sequence as RuntimeSequence
 from npu.twin.cores import COUNTERS
@@ -101,6 +102,41 @@ def directions(program: Program, sequence: RuntimeSequence) -> list[tuple[bool, 
                 reads[piece.argument] |= read
                 writes[piece.argument] |= write
     return list(zip(reads, writes, strict=True))
+
+
+def widened(program: Program) -> tuple[Program, list[str]]:
+    """The program with arguments as large as what its transfers reach, and what was widened.
+
+    mlir-aie checks no bounds of an argument, and some designs declare one tile of a larger array: the array decides there.
+    """
+    notes: list[str] = []
+    devices = []
+    for device in program.devices:
+        sequences = []
+        for sequence in device.sequences:
+            arguments = list(sequence.arguments)
+            for index, nbytes in _reach(sequence).items():
+                declared = arguments[index]
+                if nbytes > declared.nbytes:
+                    arguments[index] = MemRef((-(-nbytes // declared.element_bytes),), declared.dtype)
+                    notes.append(
+                        f"@{device.name}:{sequence.name}, argument {index}: declared as {declared} of {declared.nbytes} bytes, and "
+                        f"transfers reach {nbytes}: taken as {arguments[index]}"
+                    )
+            sequences.append(replace(sequence, arguments=tuple(arguments)))
+        devices.append(replace(device, sequences=tuple(sequences)))
+    return (replace(program, devices=tuple(devices)) if notes else program), notes
+
+
+def _reach(sequence: RuntimeSequence) -> dict[int, int]:
+    """Argument -> one past the last byte that a transfer touches."""
+    reach: dict[int, int] = {}
+    for task in sequence.instructions:
+        for bd in task.bds if isinstance(task, ConfigureTask) else ():
+            if bd.argument is not None and bd.argument < len(sequence.arguments):
+                end = (bd.offset + extent(bd, 1 + task.repeat_count)) * bd.element_bytes
+                reach[bd.argument] = max(reach.get(bd.argument, 0), end)
+    return reach
 
 
 def to_argument(array: np.ndarray, declared: MemRef, where: str) -> tuple[np.ndarray, str]:

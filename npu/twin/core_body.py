@@ -288,6 +288,9 @@ class _Writer:
         self.depth -= 1
 
     def forever(self, s: While) -> None:
+        if not s.body:
+            self.emit("return")
+            return
         self.emit("while True:")
         self.depth += 1
         self.spin()

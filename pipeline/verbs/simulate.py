@@ -14,7 +14,7 @@ from npu.mlir.load import load_program
 from npu.program import MemRef
 from npu.twin.hostcc import KernelLibrary, compile_kernel
 from pipeline.context import cache_directory
-from pipeline.simulation import choose, directions, findings, from_argument, resources, simulate, to_argument
+from pipeline.simulation import choose, directions, findings, from_argument, resources, simulate, to_argument, widened
 from pipeline.verbs.console import End, parser
 from refusal import Refusal
 
@@ -52,6 +52,7 @@ def run_simulate(arguments: list[str]) -> End:
     sources = _sources(args)
     text = _read(args.design)
     program = load_program(text, cache=cache_directory() / "programs")
+    program, larger = widened(program)
     device, sequence = choose(program, args.device, args.sequence)
     flow = directions(program, sequence)
     inputs = _assign(args.input, [i for i, (read, _) in enumerate(flow) if read], "--input", len(flow))
@@ -67,6 +68,8 @@ def run_simulate(arguments: list[str]) -> End:
         )
     libraries = _libraries(args, sources)
     print(f"design {args.design.name}: device @{device.name} ({device.target}), sequence @{sequence.name}")
+    for note in larger:
+        print(f"  {note}")
     for each in program.devices:
         for use in resources(each):
             print(f"  {use}" if len(program.devices) == 1 else f"  @{each.name} {use}")

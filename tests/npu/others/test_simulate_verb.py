@@ -96,3 +96,32 @@ def test_bf16_goes_in_and_out_as_float32() -> None:
     assert raw.tolist() == [0x3F80, 0x3F80]
     assert "rounded" in how
     assert from_argument(raw.view(np.uint8), declared, None, None).tolist() == [1.0, 1.0]
+
+
+ONE_TILE = """
+module {
+  aie.device(npu2_1col) {
+    %s = aie.tile(0, 0)
+    %t = aie.tile(0, 2)
+    aie.objectfifo @i(%s, {%t}, 2 : i32) : !aie.objectfifo<memref<4xi32>>
+    aie.objectfifo @o(%t, {%s}, 2 : i32) : !aie.objectfifo<memref<4xi32>>
+    aie.objectfifo.link [@i] -> [@o]([] [])
+    aie.runtime_sequence(%arg0: memref<4xi32>, %arg1: memref<4xi32>) {
+      aiex.npu.dma_memcpy_nd(%arg1[0, 0, 0, 0][1, 1, 1, 16][0, 0, 0, 1]) {id = 0 : i64, metadata = @o} : memref<4xi32>
+      aiex.npu.dma_memcpy_nd(%arg0[0, 0, 0, 0][1, 1, 1, 16][0, 0, 0, 1]) {id = 1 : i64, metadata = @i} : memref<4xi32>
+      aiex.npu.dma_wait {symbol = @o}
+    }
+  }
+}
+"""
+
+
+def test_an_argument_that_is_declared_as_one_tile_is_taken_as_what_is_transferred(simulate, tmp_path) -> None:
+    done = simulate(ONE_TILE, "--input", "a.npy", "--output", "b.npy")
+    assert done.returncode == 0, done.stderr
+    assert "argument 0: declared as memref<4xi32> of 16 bytes, and transfers reach 64" in done.stdout
+    assert (np.load(tmp_path / "b.npy") == X).all()
+    np.save(tmp_path / "short.npy", X[:4])
+    done = simulate(ONE_TILE, "--input", "short.npy", "--output", "b.npy")
+    assert done.returncode == 2
+    assert "64 bytes" in done.stderr

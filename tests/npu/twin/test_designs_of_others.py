@@ -436,5 +436,35 @@ def test_a_loop_without_effect_is_passed_over_or_rests(tmp_path: Path, rounds: i
     if rounds == 1000:
         assert run(on_core(fill + idle), tmp_path, {0: list(range(16))}, 1)[0] == [7] * 16
     else:
-        with pytest.raises(DeviceFault):
+        with pytest.raises(DeviceFault) as fault:
             run(on_core(fill + idle), tmp_path, {0: list(range(16))}, 1)
+        assert "loops on" not in str(fault.value), "it rests, and the transfer waits for it"
+
+
+def test_a_core_that_idles_for_good_does_not_keep_the_others(tmp_path: Path) -> None:
+    """A core that only has to exist: the data pass through its memory."""
+    text = """
+module {
+  aie.device(npu2) {
+    %shim = aie.tile(0, 0)
+    %tile = aie.tile(0, 2)
+    aie.objectfifo @in(%shim, {%tile}, 2 : i32) : !aie.objectfifo<memref<4xi32>>
+    aie.objectfifo @out(%tile, {%shim}, 2 : i32) : !aie.objectfifo<memref<4xi32>>
+    aie.objectfifo.link [@in] -> [@out]([] [])
+    %core = aie.core(%tile) {
+      %c0 = arith.constant 0 : index
+      %n = arith.constant 9223372036854775807 : index
+      %c1 = arith.constant 1 : index
+      scf.for %i = %c0 to %n step %c1 {
+      }
+      aie.end
+    }
+    aie.runtime_sequence(%a: memref<8xi32>, %b: memref<8xi32>) {
+      aiex.npu.dma_memcpy_nd(%b[0, 0, 0, 0][1, 1, 1, 8][0, 0, 0, 1]) {id = 0 : i64, metadata = @out} : memref<8xi32>
+      aiex.npu.dma_memcpy_nd(%a[0, 0, 0, 0][1, 1, 1, 8][0, 0, 0, 1]) {id = 1 : i64, metadata = @in} : memref<8xi32>
+      aiex.npu.dma_wait {symbol = @out}
+    }
+  }
+}
+"""
+    assert run(text, tmp_path, {0: list(range(8))}, 1)[0] == list(range(8))

@@ -271,19 +271,22 @@ def _rows(plan: Plan, legal: Legal) -> Iterator[Alternative]:
 def _row_choices(design: GemvDesign) -> Iterator[GemvDesign]:
     """The design with every number of rows that its share divides into and one bank holds."""
     for rows in range(2, design.share + 1, 2):
-        if design.share % rows == 0 and design.matrices * rows * design.K * 2 <= BANK_BYTES:
+        if design.share % rows == 0 and design.matrices * rows * design.part * 2 <= BANK_BYTES:
             yield replace(design, rows=rows)
 
 
 def gemv_seconds(g: GemvDesign) -> float:
     """A GEMV's predicted seconds without instruction stream: `npu.cost` on the stage's own counts."""
     work = {"plain": "gemv_rows", "norm": "gemv_rows", "add": "gemv_add_rows", "swiglu": "gemv_swiglu_rows"}[g.kind]
+    work = "gemv_part" if g.parts > 1 else work
     operations, call = g.stage.vector_operations, rates.CALL_CYCLES.value
     step = operations(work) + call
-    cycles = g.share / g.rows * step
+    cycles = g.parts * g.share / g.rows * step
+    if g.parts > 1:
+        cycles += operations(g.stage.whole) + call
     if g.kind in ("norm", "swiglu"):
         cycles += operations("gemv_normalise") + call
-    element = 2 * g.matrices * g.rows * g.K
+    element = 2 * g.matrices * g.rows * g.part
     out = g.share * NUMPY_DTYPE[g.out].itemsize
     moved = max(ROWS * element, 2 * g.header) + element + (1 + ROWS) * out
     fill = moved / rates.CHANNEL.value + step / rates.CLOCK.value

@@ -15,7 +15,7 @@ from kernels.designs.attention_decode import PARAMS, DecodeAttentionDesign, cach
 from kernels.designs.attention_prefill import PrefillAttentionDesign
 from kernels.designs.design import OpDesign
 from kernels.designs.gemm import GemmDesign
-from kernels.designs.gemv import GemvDesign, rows_for
+from kernels.designs.gemv import GemvDesign, gemv_for
 from kernels.designs.rowwise import AddDesign, RmsNormDesign, RopeDesign, SiluMulDesign
 from planner.graph import Kind, OperatorCall, head_calls, layer_calls, require_supported
 from planner.memory import Arenas, Slice
@@ -309,15 +309,16 @@ class _Planner:
         return y, Dispatch(design, (weight, x, *extra, y), tuple(f"{prefix}.{name}" for name in covers))
 
     def _gemv_design(self, linear: str, outputs: int, inputs: int, kind: str, out: str = "bf16") -> GemvDesign:
-        rows = self.choices.gemv_rows.get(linear) or rows_for(outputs, inputs, matrices=2 if kind == "swiglu" else 1)
-        if not rows:
-            raise Refusal(
-                f"GEMV of {inputs} inputs", expected="two rows of weights within a 16 KiB bank", where=f"GEMV {kind}",
-                next_step="see issues.md, known limits: K is not split over elements yet",
-            )  # fmt: skip
         normed = kind in ("norm", "swiglu")
         valid = self.widths.hidden_valid if normed else inputs
-        return GemvDesign(outputs, inputs, rows, kind, out, valid, self.config.rms_norm_eps if normed else 0.0)
+        epsilon = self.config.rms_norm_eps if normed else 0.0
+        design = gemv_for(outputs, inputs, kind, out, valid, epsilon, self.choices.gemv_rows.get(linear, 0))
+        if design is None:
+            raise Refusal(
+                f"GEMV of {inputs} inputs", expected="two rows of weights, or of equal parts of them, within a 16 KiB bank",
+                where=f"GEMV {kind}", next_step="see issues.md, known limits: behind a norm rows are not taken in parts",
+            )  # fmt: skip
+        return design
 
     def _decode_head(self, source: Slice, values: dict[str, Slice]) -> Dispatch:
         w = self.widths
@@ -333,5 +334,5 @@ def _packing_key(design: OpDesign | None) -> Sequence:
     if isinstance(design, GemmDesign):
         return (design.K, design.N, design.k, design.n)
     if isinstance(design, GemvDesign):
-        return (design.K, design.N, design.rows, design.matrices)
+        return (design.K, design.N, design.rows, design.matrices, design.parts)
     return ()

@@ -122,6 +122,7 @@ def one_layer() -> None:
 def main() -> None:
     """Everything, in order."""
     designs()
+    one_layer()
     demo_model()
     if MODEL.exists():
         runpy.run_module("tests.reference.bench_against_transformers", run_name="__main__", alter_sys=True)

@@ -4,8 +4,10 @@
 //   w       [ROWS][DIM_K] bf16, row-major; for SwiGLU ROWS gate rows, then ROWS up rows
 //   header  [DIM_K] x, then gamma [DIM_K] (gemv_normalise) or the residual (gemv_add_rows); bf16
 //   y       [OUT_ROWS], the whole output element of the core
+//   acc     [OUT_ROWS] fp32, the sums so far, where a row is longer than a weight element (-DPARTS): DIM_K is then the part
+//           of a row that one element holds, and the header holds that part of x, later the residual
 //
-// A call computes rows first .. first + ROWS - 1 of y. Products are exact, sums are fp32, y is rounded once.
+// A call computes rows first .. first + ROWS - 1 of y or of acc. Products are exact, sums are fp32, y is rounded once.
 // No call writes outside its own rows, so y needs no padding: rows are stored as aligned vectors of 8 where ROWS is a
 // multiple of 8, as 32-bit words of two rows otherwise. ROWS is even.
 #include <aie_api/aie.hpp>
@@ -105,31 +107,31 @@ inline RowSum sum_of(const Rows &rows) {
 }
 
 // Word i of the rows' bits: two bf16 rows or one fp32 row.
-template <unsigned i>
-inline void store_word(Out *y, const aie::vector<int32, sizeof(Out) * batch / 4> &words) {
+template <unsigned i, typename T>
+inline void store_word(T *y, const aie::vector<int32, sizeof(T) * batch / 4> &words) {
   const int32_t word = words.get(i);
-  __builtin_memcpy(static_cast<void *>(y + i * 4 / sizeof(Out)), &word, sizeof word);
+  __builtin_memcpy(static_cast<void *>(y + i * 4 / sizeof(T)), &word, sizeof word);
 }
 
 // Words i .. end - 1, as straight-line code.
-template <unsigned i, unsigned end>
-inline void store_words(Out *y, const aie::vector<int32, sizeof(Out) * batch / 4> &words) {
+template <unsigned i, unsigned end, typename T>
+inline void store_words(T *y, const aie::vector<int32, sizeof(T) * batch / 4> &words) {
   if constexpr (i < end) {
     store_word<i>(y, words);
     store_words<i + 1, end>(y, words);
   }
 }
 
-// The first `count` rows go to y.
-template <unsigned count>
-inline void store(Out *y, const RowSum &rows) {
-  const auto values = rows.template to_vector<Out>();
-  if constexpr (ROWS % 8 == 0) {
+// The first `count` of `total` rows go to y.
+template <unsigned total, unsigned count, typename T>
+inline void store(T *y, const RowSum &rows) {
+  const auto values = rows.template to_vector<T>();
+  if constexpr (total % 8 == 0) {
     aie::store_v(y, values.template extract<8>(0));
     if constexpr (count == 16)
       aie::store_v(y + 8, values.template extract<8>(1));
   } else {
-    store_words<0, count * sizeof(Out) / 4>(y, values.template cast_to<int32>());
+    store_words<0, count * sizeof(T) / 4>(y, values.template cast_to<int32>());
   }
 }
 
@@ -186,24 +188,33 @@ inline RowSum swiglu(const Rows &gate, const Rows &up) {
 }
 
 // Runs `finish.template rows<count>(row)`, which gives rows row .. row + count - 1, and stores them, batch by batch.
-template <unsigned row, typename Finish>
-inline void each_batch(Out *y, const Finish &finish) {
-  if constexpr (row < ROWS) {
-    constexpr unsigned count = ROWS - row < batch ? ROWS - row : batch;
-    store<count>(y + row, finish.template rows<count>(row));
-    each_batch<row + batch>(y, finish);
+template <unsigned total, unsigned row, typename T, typename Finish>
+inline void each_batch(T *y, const Finish &finish) {
+  if constexpr (row < total) {
+    constexpr unsigned count = total - row < batch ? total - row : batch;
+    store<total, count>(y + row, finish.template rows<count>(row));
+    each_batch<total, row + batch>(y, finish);
   }
 }
 
-template <typename Finish>
-inline void all_rows(Out *y, const Finish &finish) {
-  if constexpr (ROWS % 8 == 0 && ROWS > batch) {
-    for (unsigned row = 0; row + batch <= ROWS; row += batch)
-      store<batch>(y + row, finish.template rows<batch>(row));
-    each_batch<ROWS / batch * batch>(y, finish);
+template <unsigned total, typename T, typename Finish>
+inline void all_rows(T *y, const Finish &finish) {
+  if constexpr (total % 8 == 0 && total > batch) {
+    for (unsigned row = 0; row + batch <= total; row += batch)
+      store<total, batch>(y + row, finish.template rows<batch>(row));
+    each_batch<total, total / batch * batch>(y, finish);
   } else {
-    each_batch<0>(y, finish);
+    each_batch<total, 0>(y, finish);
   }
+}
+
+// `count` values from `from` on, in the first lanes; the other lanes are zero.
+template <unsigned count, typename T>
+inline aie::vector<T, batch> load_rows(const T *from) {
+  aie::vector<T, batch> rows = aie::zeros<T, batch>();
+  for (unsigned i = 0; i < count; ++i)
+    rows.set(from[i], i);
+  return rows;
 }
 
 struct Plain {
@@ -220,10 +231,7 @@ struct WithResidual {
 
   template <unsigned count>
   RowSum rows(unsigned row) const {
-    RowTerm addend = aie::zeros<bfloat16, batch>();
-    for (unsigned i = 0; i < count; ++i)
-      addend.set(residual[row + i], i);
-    return aie::add(sum_of(dot<count>(w + row * DIM_K, x)), addend);
+    return aie::add(sum_of(dot<count>(w + row * DIM_K, x)), load_rows<count>(residual + row));
   }
 };
 
@@ -236,27 +244,82 @@ struct GateUp {
   }
 };
 
+#ifdef PARTS
+struct Part {
+  const bfloat16 *w, *x;
+  const float *acc;
+  bool continues;
+
+  template <unsigned count>
+  RowSum rows(unsigned row) const {
+    const Rows before = continues ? load_rows<count>(acc + row) : aie::zeros<float, batch>();
+    return sum_of(aie::add(dot<count>(w + row * DIM_K, x), before));
+  }
+};
+
+struct Whole {
+  const float *acc;
+
+  template <unsigned count>
+  RowSum rows(unsigned row) const {
+    return sum_of(load_rows<count>(acc + row));
+  }
+};
+
+struct WholeWithResidual {
+  const float *acc;
+  const bfloat16 *residual;
+
+  template <unsigned count>
+  RowSum rows(unsigned row) const {
+    return aie::add(sum_of(load_rows<count>(acc + row)), load_rows<count>(residual + row));
+  }
+};
+#endif // PARTS
+
 } // namespace
 
 extern "C" {
 
+#ifdef PARTS
+
+// acc[first + r] = w[r] . x, plus what acc holds from the parts before unless `part` is 0
+void gemv_part(const bfloat16 *w, const bfloat16 *x, float *acc, int32_t first, int32_t part) {
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  all_rows<ROWS>(acc + first, Part{w, x, acc + first, part != 0});
+}
+
+// y = acc
+void gemv_whole(const float *acc, Out *y) {
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  all_rows<OUT_ROWS>(y, Whole{acc});
+}
+
+// y[r] = acc[r] + header[core_first + r]: the residual's rows of this core
+void gemv_whole_add(const float *acc, const bfloat16 *header, Out *y, int32_t core_first) {
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  all_rows<OUT_ROWS>(y, WholeWithResidual{acc, header + core_first});
+}
+
+#endif // PARTS
+
 // y[first + r] = w[r] . x
 void gemv_rows(const bfloat16 *w, const bfloat16 *x, Out *y, int32_t first) {
   aie::set_rounding(aie::rounding_mode::conv_even);
-  all_rows(y + first, Plain{w, x});
+  all_rows<ROWS>(y + first, Plain{w, x});
 }
 
 // y[first + r] = w[r] . x + header[core_first + first + r]: core_first is where the core's rows of the residual begin in
 // the header, DIM_K elements of x included.
 void gemv_add_rows(const bfloat16 *w, const bfloat16 *header, Out *y, int32_t first, int32_t core_first) {
   aie::set_rounding(aie::rounding_mode::conv_even);
-  all_rows(y + first, WithResidual{w, header, header + core_first + first});
+  all_rows<ROWS>(y + first, WithResidual{w, header, header + core_first + first});
 }
 
 // y[first + r] = silu(w[r] . x) * (w[ROWS + r] . x)
 void gemv_swiglu_rows(const bfloat16 *w, const bfloat16 *x, Out *y, int32_t first) {
   aie::set_rounding(aie::rounding_mode::conv_even);
-  all_rows(y + first, GateUp{w, x});
+  all_rows<ROWS>(y + first, GateUp{w, x});
 }
 
 } // extern "C"

@@ -5,6 +5,9 @@ kind "plain":  gemv_rows
 kind "norm":   gemv_normalise, then gemv_rows
 kind "add":    gemv_add_rows (the residual follows x in the header)
 kind "swiglu": gemv_normalise, then gemv_swiglu_rows (gate rows, then up rows, in one weight element)
+
+In `parts`, where a row is longer than a weight element, kinds "plain" and "add" are gemv_part for each part of a row, then
+gemv_whole or gemv_whole_add.
 """
 
 from __future__ import annotations
@@ -12,19 +15,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernels.rmsnorm.stage import norm_operations
-from kernels.stage import Argument, Stage, bf16, float_literal
+from kernels.stage import Argument, Stage, bf16, f32, float_literal
 from npu.program import MemRef
 
 LANES = 32
 BATCH = 16  # rows finished together
 KINDS = ("plain", "norm", "add", "swiglu")
 NORMALISED = ("norm", "swiglu")
+IN_PARTS = ("plain", "add")
 
 
 @dataclass(frozen=True)
 class GemvStage(Stage):
-    """dim: inputs K. rows: of a weight element, even. out_rows: of the core's output element. header: elements of the
-    broadcast header (0: what the kind needs at least). valid, epsilon: of the RMSNorm, for kinds "norm" and "swiglu"."""
+    """dim: inputs K; in parts, of one part. rows: of a weight element, even. out_rows: of the core's output element.
+    header: elements of the broadcast header (0: what the kind needs at least).
+    valid, epsilon: of the RMSNorm, for kinds "norm" and "swiglu"."""
 
     dim: int
     rows: int
@@ -34,6 +39,7 @@ class GemvStage(Stage):
     kind: str = "plain"
     valid: int = 0
     epsilon: float = 0.0
+    parts: bool = False
 
     name = "gemv"
 
@@ -44,7 +50,10 @@ class GemvStage(Stage):
         self.require_multiple("out_rows", self.out_rows, self.rows)
         self.require_one_of("out", self.out, ("bf16", "f32"))
         self.require_one_of("kind", self.kind, KINDS)
-        least = self.dim * (2 if self.kind in NORMALISED else 1) + (self.out_rows if self.kind == "add" else 0)
+        if self.parts:
+            self.require_one_of("kind", self.kind, IN_PARTS)
+        residual = self.out_rows if self.kind == "add" and not self.parts else 0
+        least = self.dim * (2 if self.kind in NORMALISED else 1) + residual
         self.require(
             self.header_elements >= least,
             "header",
@@ -68,13 +77,15 @@ class GemvStage(Stage):
     @property
     def header_elements(self) -> int:
         """Elements of the header: as given, or as the kind needs."""
-        extra = {"plain": 0, "norm": self.dim, "swiglu": self.dim, "add": self.out_rows}
+        extra = {"plain": 0, "norm": self.dim, "swiglu": self.dim, "add": 0 if self.parts else self.out_rows}
         return self.header or self.dim + extra.get(self.kind, 0)
 
     @property
     def defines(self) -> dict[str, str | int]:
         macros: dict[str, str | int] = {"DIM_K": self.dim, "ROWS": self.rows, "OUT_ROWS": self.out_rows}
         macros["OUT_F32"] = int(self.out == "f32")
+        if self.parts:
+            macros["PARTS"] = 1
         if self.kind in NORMALISED:
             macros |= {"DIM_VALID": self.true_dim, "EPSILON": float_literal(self.epsilon)}
         return macros
@@ -83,6 +94,10 @@ class GemvStage(Stage):
     def functions(self) -> dict[str, tuple[Argument, ...]]:
         header, x, y = bf16(self.header_elements), bf16(self.dim), MemRef((self.out_rows,), self.out)
         w = bf16(self.rows * self.dim)
+        if self.parts:
+            acc = f32(self.out_rows)
+            whole = (acc, header, y, "i32") if self.kind == "add" else (acc, y)
+            return {"gemv_part": (w, header, acc, "i32", "i32"), self.whole: whole}
         normalise = {"gemv_normalise": (header, x)}
         if self.kind == "plain":
             return {"gemv_rows": (w, header, y, "i32")}
@@ -93,7 +108,14 @@ class GemvStage(Stage):
         return normalise | {"gemv_swiglu_rows": (bf16(2 * self.rows * self.dim), x, y, "i32")}
 
     @property
+    def whole(self) -> str:
+        """In parts, the function that stores a core's finished rows."""
+        return "gemv_whole_add" if self.kind == "add" else "gemv_whole"
+
+    @property
     def buffers(self) -> dict[str, MemRef]:
+        if self.parts:
+            return {"acc": f32(self.out_rows)}
         return {"xn": bf16(self.dim)} if self.kind in NORMALISED else {}
 
     @property
@@ -109,7 +131,7 @@ class GemvStage(Stage):
             # silu, 6 of silu times up
             return 2 * self.rows * self.dim + self.batches * BATCH * 23
         if function in self.functions:
-            return self.rows * self.dim
+            return 0 if function == self.whole else self.rows * self.dim
         raise self.unknown(function)
 
     def vector_operations(self, function: str) -> int:
@@ -117,8 +139,10 @@ class GemvStage(Stage):
             raise self.unknown(function)
         if function == "gemv_normalise":
             return norm_operations(self.dim, self.true_dim)
+        if function == self.whole:
+            return -(-self.out_rows // BATCH) * {"gemv_whole": 3, "gemv_whole_add": 6}[function]
         matrices = 2 if function == "gemv_swiglu_rows" else 1
-        finish = {"gemv_rows": 3, "gemv_add_rows": 6, "gemv_swiglu_rows": 79}[function]
+        finish = {"gemv_rows": 3, "gemv_add_rows": 6, "gemv_part": 5, "gemv_swiglu_rows": 79}[function]
         return matrices * self._dot_operations + self.batches * finish
 
     @property

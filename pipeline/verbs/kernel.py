@@ -16,7 +16,7 @@ from judge.verdict import Verdict
 from kernels.designs.attention_decode import DecodeAttentionDesign
 from kernels.designs.attention_prefill import PrefillAttentionDesign
 from kernels.designs.design import OpDesign, single_design_artifact
-from kernels.designs.gemv import GemvDesign, rows_for
+from kernels.designs.gemv import GemvDesign, gemv_for
 from kernels.designs.rowwise import AddDesign, RmsNormDesign, RopeDesign, SiluMulDesign
 from npu.device import Device
 from npu.legality.check import require_legal
@@ -39,8 +39,11 @@ def _gemm(args: argparse.Namespace, legal: Callable[[OpDesign], bool]) -> OpDesi
 
 
 def _gemv(args: argparse.Namespace, legal: Callable[[OpDesign], bool]) -> OpDesign:
-    rows = rows_for(args.N, args.K, matrices=2 if args.kind == "swiglu" else 1)
-    return GemvDesign(args.N, args.K, rows, args.kind, args.out, args.K, args.epsilon)
+    design = gemv_for(args.N, args.K, args.kind, args.out, args.K, args.epsilon)
+    if design is None:
+        # The design itself says which limit these numbers miss.
+        return GemvDesign(args.N, args.K, 2, args.kind, args.out, args.K, args.epsilon)
+    return design
 
 
 # kind -> (the shape options it needs, how its design is made)

@@ -45,7 +45,7 @@ DESIGNS: dict[str, OpDesign] = {
     "attention_decode": DecodeAttentionDesign(256, 256, 4, 2, 32),
     "attention_prefill": PrefillAttentionDesign(64, 4, 2, 32, mode="bf16"),
     "gemm": GemmDesign(64, 512, 128, 16, 32, 16, "bf16"),
-    "gemv": GemvDesign(64, 128, 2),
+    "gemv": GemvDesign(256, 128, 2),  # of 64 outputs the gain scatters beyond its limit
     "gemv_norm": GemvDesign(64, 128, 2, "norm", valid=112, epsilon=1e-5),
     "rmsnorm": RmsNormDesign(64, 128, 112, 1e-5),
     "rope": RopeDesign(64, 6, 2, 32),

@@ -10,8 +10,9 @@ from kernels.gemv.oracle import gemv, gemv_add, gemv_swiglu
 from kernels.gemv.stage import GemvStage
 from kernels.rmsnorm.oracle import rmsnorm
 from kernels.rounding import round_bf16
+from npu.program import MemRef
 from refusal import Refusal
-from tests.kernels.compiled import Compiled, Memory, bias, multiply_adds, placed, random, relative_error
+from tests.kernels.compiled import BF16, Compiled, Memory, bias, multiply_adds, placed, random, relative_error
 
 LIMIT = 1e-4  # against the oracle rounded at the same store points: ties, and the order of fp32 sums
 
@@ -67,6 +68,51 @@ def test_residual_is_added_before_the_one_rounding(rows: int) -> None:
     assert relative_error(y.f64, gemv_add(w.f64, header.f64[:dim], residual, round_bf16)) < LIMIT
 
 
+def in_parts(kernel: Compiled, w: Memory, x: Memory, residual: np.ndarray | None = None) -> np.ndarray:
+    """y of rows that are longer than a weight element: part after part of every row, then the one rounding."""
+    stage = kernel.stage
+    acc = kernel.out("gemv_part", 2)
+    for part in range(x.values.size // stage.dim):
+        columns = slice(part * stage.dim, (part + 1) * stage.dim)
+        for first in range(0, stage.out_rows, stage.rows):
+            block = placed(w.values[first : first + stage.rows, columns])
+            kernel("gemv_part", block, placed(x.values[columns]), acc, first, part)
+    if residual is None:
+        y = kernel.out("gemv_whole", 1)
+        kernel("gemv_whole", acc, y)
+    else:
+        y = kernel.out("gemv_whole_add", 2)
+        header = np.zeros(stage.dim)
+        header[4 : 4 + stage.out_rows] = residual
+        kernel("gemv_whole_add", acc, placed(header), y, 4)
+    return y.f64
+
+
+@pytest.mark.parametrize(("rows", "out_rows"), [(2, 6), (6, 18), (8, 24), (14, 28), (16, 48)])
+@pytest.mark.parametrize("kind", ["plain", "add"])
+def test_rows_in_parts_are_rounded_once_after_the_last_part(kind: str, rows: int, out_rows: int) -> None:
+    rng = np.random.default_rng(8)
+    w, x = random(rng, out_rows, 192), random(rng, 192)
+    residual = random(rng, out_rows).f64 if kind == "add" else None
+    y = in_parts(Compiled(GemvStage(64, rows, out_rows, kind=kind, parts=True)), w, x, residual)
+    want = gemv(w.f64, x.f64, round_bf16) if residual is None else gemv_add(w.f64, x.f64, residual, round_bf16)
+    assert relative_error(y, want) < LIMIT
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("part != 0", "false"),  # earlier parts forgotten
+        ("acc + first, part != 0", "acc, part != 0"),  # the first rows' sums taken for all
+    ],
+)
+def test_a_sum_that_is_not_carried_on_is_seen(old: str, new: str) -> None:
+    rng = np.random.default_rng(9)
+    w, x = random(rng, 12, 192), random(rng, 192)
+    y = in_parts(Compiled(GemvStage(64, 6, 12, parts=True), ((old, new),)), w, x)
+    assert relative_error(y, gemv(w.f64, x.f64, round_bf16)) > 0.1
+
+
 def swiglu(kernel: Compiled, gate: Memory, up: Memory, x: Memory) -> np.ndarray:
     stage = kernel.stage
     y = kernel.out("gemv_swiglu_rows", 2)
@@ -105,14 +151,20 @@ def test_positive_inputs_leave_no_bias() -> None:
     assert abs(bias(y, gemv(w.f64, x.f64))) < 2e-4
 
 
+def drawn(rng: np.random.Generator, ref: MemRef) -> Memory:
+    dtype = np.float32 if ref.dtype == "f32" else BF16
+    return placed(rng.standard_normal(ref.elements), dtype)
+
+
 @pytest.mark.parametrize("rows", [6, 24])
-@pytest.mark.parametrize("kind", ["plain", "norm", "add", "swiglu"])
+@pytest.mark.parametrize("kind", ["plain", "norm", "add", "swiglu", "plain in parts", "add in parts"])
 def test_work_is_what_the_stage_says(kind: str, rows: int) -> None:
-    stage = GemvStage(96, rows, rows, kind=kind, valid=90, epsilon=1e-5)
+    kind, parts = kind.split()[0], kind.endswith("parts")
+    stage = GemvStage(96, rows, rows, kind=kind, valid=90, epsilon=1e-5, parts=parts)
     kernel = Compiled(stage)
     rng = np.random.default_rng(5)
     for function, arguments in stage.functions.items():
-        given = [0 if ref == "i32" else random(rng, ref.elements) for ref in arguments]
+        given = [0 if ref == "i32" else drawn(rng, ref) for ref in arguments]
         counters = kernel(function, *given)
         assert multiply_adds(counters) == stage.macs(function)
         assert counters["vector_ops"] == stage.vector_operations(function)

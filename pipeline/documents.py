@@ -100,20 +100,26 @@ def _issues(chain: list[Record]) -> list[str]:
 
 
 def _decision(record: Record) -> str:
+    """A row; a record of an older pack may lack a field."""
     body = record.entry.body
     cells = (
-        record.entry.subject, body["choice"], "; ".join(body["alternatives"]), body["reason"], body["evidence"][:12],
+        record.entry.subject,
+        body.get("choice", ""),
+        "; ".join(body.get("alternatives", [])),
+        body.get("reason", ""),
+        body.get("evidence", "")[:12],
         record.hash[:12],
-    )  # fmt: skip
+    )
     return "| " + " | ".join(_inline(cell).replace("|", "/") for cell in cells) + " |"
 
 
 def _lesson(record: Record) -> list[str]:
     """One lesson; what nobody has told yet is said to be missing."""
     body = record.entry.body
-    lines = [f"- {record.entry.subject}: {_inline(body['symptom'])} (record {body['evidence'][:12]})"]
+    shown = body.get("evidence", record.hash)[:12]
+    lines = [f"- {record.entry.subject}: {_inline(body.get('symptom', 'failed, and passed later'))} (record {shown})"]
     for key, title in (("cause", "cause"), ("fix", "fix"), ("check", "the check that would have caught it")):
-        lines.append(f"  - {title}: {_inline(body[key]) or 'not told (scripts/record.py lesson)'}")
+        lines.append(f"  - {title}: {_inline(body.get(key, '')) or 'not told (scripts/record.py lesson)'}")
     return lines
 
 

@@ -13,7 +13,7 @@ from judge.policy import Policy
 from judge.verdict import Verdict
 
 # Kinds that may stand after a freeze: they change nothing that was judged. A gate judged again counts as a gate.
-AFTER_FREEZE = frozenset({Kind.RUN, Kind.LESSON, Kind.DECISION, Kind.GATE, Kind.REPAIR})
+AFTER_FREEZE = frozenset({Kind.RUN, Kind.LESSON, Kind.DECISION, Kind.QUESTION, Kind.ANSWER, Kind.GATE, Kind.REPAIR})
 # Beside its own figures a record names these inputs; the other names are the model's files, artifacts and kernels.
 PACK, POLICY, DESCRIPTION = "pack", "policy", "description"
 _TOLERANCE = 1e-9

@@ -62,6 +62,8 @@ class EvaluationLimits(msgspec.Struct, frozen=True):
     greedy_tokens: int = 16
     # Two prompts: an answer that is canned for one shows on the other.
     prompts: int = 2
+    # Tokens of a prompt, at least and at most.
+    prompt_tokens: tuple[int, int] = (16, 31)
     # Figures measured again on the same data differ by the order of FP32 sums on the host alone.
     figure_share: float = 0.02
     figure_floor: float = 1e-7

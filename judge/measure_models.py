@@ -34,8 +34,6 @@ from reference.oracle import Decoder, ModelConfig, TapRecorder, Weights
 DECODE_STEPS = 8
 INDEPENDENT_POSITIONS = 48
 IDENTITY_START = 24
-# The shortest and the longest prompt that an evaluation draws (pipeline/texts.py).
-SHORT_PROMPT, LONG_PROMPT = 16, 31
 # KL and correlation between two FP32 results are differences of rounding errors, which another BLAS changes.
 ORACLE_FIGURES = ("logits_abs", "rel", "top1_miss", "perplexity")
 
@@ -197,15 +195,12 @@ def measure_model(probe: Probe, precision: str, limits: Limits, *, short: bool =
     measured = probe.measurement(gate, _elsewhere(probe, precision, "phase3"), windows=False)
     setting = probe.setting(precision)
     full = (limits.text_positions, limits.greedy_tokens)
-    for seed in probe.runs:
-        measured.add_floor(
-            figures_of(run_model(probe, setting.decoder(), probe.runs[seed], *full, limits), honest=True)
-        )
+    runs = list(probe.runs.values())
+    for run in runs:
+        measured.add_floor(figures_of(run_model(probe, setting.decoder(), run, *full, limits), honest=True))
     sizes = ((limits.text_positions[1],), (limits.greedy_tokens[1],)) if short else full
     for fault, plant in PLANT.items():
-        wrong = plant(setting).decoder()
-        for seed in list(probe.runs)[:1]:
-            measured.add_fault(fault, figures_of(run_model(probe, wrong, probe.runs[seed], *sizes, limits)))
+        measured.add_fault(fault, figures_of(run_model(probe, plant(setting).decoder(), runs[0], *sizes, limits)))
     return measured
 
 
@@ -215,12 +210,13 @@ def measure_fresh(probe: Probe, precision: str, limits: Limits) -> Measurement:
     measured = replace(probe.measurement(f"phase7.{probe.name}.{precision}", phase3), seeds=tuple(probe.windows))
     setting, drawn = probe.setting(precision), EvaluationLimits()
     sizes = ((drawn.text_positions,), (drawn.greedy_tokens,) * drawn.prompts)
-    runs = [Run((ids,), (ids[:SHORT_PROMPT], ids[-LONG_PROMPT:])) for ids in probe.windows.values()]
+    runs = [
+        Run((ids,), (ids[: drawn.prompt_tokens[0]], ids[-drawn.prompt_tokens[1] :])) for ids in probe.windows.values()
+    ]
     for run in runs:
         measured.add_floor(figures_of(run_model(probe, setting.decoder(), run, *sizes, limits), honest=True))
     for fault, plant in PLANT.items():
-        for run in runs[:1]:
-            measured.add_fault(fault, figures_of(run_model(probe, plant(setting).decoder(), run, *sizes, limits)))
+        measured.add_fault(fault, figures_of(run_model(probe, plant(setting).decoder(), runs[0], *sizes, limits)))
     return measured
 
 

@@ -11,6 +11,7 @@ from types import ModuleType
 import msgspec
 
 from judge import evidence
+from judge.claims import last_freeze
 from judge.diagnosis import Diagnosis, Symptoms, diagnose
 from judge.evidence import Entry, Kind, Record, WallTime
 from judge.verdict import Verdict
@@ -79,26 +80,17 @@ def run_phase(ctx: PhaseContext, phase: int) -> int:
     outcome.wall = WallTime(run=round(time.monotonic() - started, 3))
     record = evidence.append(deployment.evidence, outcome.record(phase, ctx))
     harvest(deployment.folder.parent, record, deployment.name)
-    for said in _learnt(list(evidence.records(deployment.evidence)), phase, record) if outcome.passed else ():
+    for said in _learnt(list(evidence.records(deployment.evidence)), phase) if outcome.passed else ():
         evidence.append(deployment.evidence, said.entry)
     if outcome.passed:
         ctx.take_choices()
     return _conclude(ctx, phase, outcome, record.hash)
 
 
-def _learnt(chain: list[Record], phase: int, gate: Record) -> list[journal.Decision | journal.Lesson]:
+def _learnt(chain: list[Record], phase: int) -> list[journal.Decision | journal.Lesson]:
     """What a passed phase adds to the journal: phases 4 and 5 decide on the plan, phase 6 gathers the lessons."""
     if phase in OPTIMISATION:
-        earlier = [
-            r.sequence for r in chain[:-1] if r.entry.kind == Kind.GATE and r.entry.subject == gate.entry.subject
-        ]
-        since = max(earlier, default=-1)
-        tried = [
-            r
-            for r in chain
-            if r.entry.kind == Kind.EXPERIMENT and r.entry.body["phase"] == phase and r.sequence > since
-        ]
-        return [journal.of_optimisation(phase, gate, tried)]
+        return [journal.of_optimisation(phase, chain)]
     return list(journal.harvest(chain)) if phase == max(PHASES) else []
 
 
@@ -155,14 +147,15 @@ def finish(ctx: PhaseContext) -> None:
     deployment = ctx.deployment
     if pending(deployment):
         return
-    state = deployment.state()
-    if not state.frozen:
-        chain = evidence.verify_chain(deployment.evidence)
+    chain = list(evidence.records(deployment.evidence))
+    if last_freeze(chain) is None:
         evidence.append(
             deployment.evidence,
-            Entry(Kind.FREEZE, "frozen", {"head": chain.head, "partial": deployment.description.partial},
+            Entry(Kind.FREEZE, "frozen", {"head": chain[-1].hash, "partial": deployment.description.partial},
                   inputs=frozen_inputs(ctx), synthetic_weights=ctx.description.synthetic),
         )  # fmt: skip
+    # A kill may have come between the record and what follows from it.
+    if not deployment.state().frozen:
         _state(
             deployment, lambda s: replace(s, frozen=True, detail="frozen", next=NEXT_DONE.format(name=deployment.name))
         )

@@ -56,7 +56,7 @@ from reference.oracle.tensors import open_weights
 from refusal import Refusal
 
 PROBE_TOKENS = 3
-WORKPLACE = "evaluation-"  # and the nonce: the folder of the copy and its cache
+WORKPLACE = "evaluation-"  # and what names the deployment, and the nonce: the folder of the copy and its cache
 
 
 class Obstacle(Exception):

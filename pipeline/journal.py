@@ -121,8 +121,16 @@ def _texts(value: object) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
-def of_optimisation(phase: int, gate: Record, experiments: Sequence[Record]) -> Decision:
-    """What phase 4 or 5 decided: which experiments it kept, against those that it reverted, each by its own record."""
+def of_optimisation(phase: int, chain: Sequence[Record]) -> Decision:
+    """What phase 4 or 5 decided at its last gate: which experiments it kept, against those that it reverted.
+
+    Experiments before an earlier gate of the phase belong to that one.
+    """
+    gates = [r for r in chain if r.entry.kind == Kind.GATE and r.entry.subject == f"phase-{phase}"]
+    since, gate = (gates[-2].sequence if len(gates) > 1 else -1), gates[-1]
+    experiments = [
+        r for r in chain if r.entry.kind == Kind.EXPERIMENT and r.entry.body["phase"] == phase and r.sequence > since
+    ]
     kept = [record.entry.body["name"] for record in experiments if record.entry.body["kept"]]
     others = [f"{r.entry.body['name']} ({r.entry.body['reason']})" for r in experiments if not r.entry.body["kept"]]
     return Decision(

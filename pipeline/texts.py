@@ -11,6 +11,7 @@ import hashlib
 
 import numpy as np
 
+from judge.evaluation import EvaluationLimits
 from judge.prompts import load_prompts
 from pipeline.context import Subject
 from reference.oracle.tokenizer import Tokenizer, load_tokenizer
@@ -18,7 +19,6 @@ from reference.texts import texts
 from refusal import Refusal
 
 DRAWN_PROMPT = 24  # tokens of a drawn prompt
-FRESH_PROMPT = 16  # tokens, at least, of a prompt that an evaluation draws; at most twice as many
 
 
 def text_ids(subject: Subject, index: int, count: int) -> list[int]:
@@ -42,9 +42,9 @@ def text_ids(subject: Subject, index: int, count: int) -> list[int]:
 def prompt_ids(subject: Subject, index: int) -> list[int]:
     """Token ids of greedy prompt `index`, as plain text."""
     if subject.nonce:
-        return _fresh(
-            subject, f"prompt {index}", FRESH_PROMPT + seed_of(subject.nonce, f"length {index}") % FRESH_PROMPT
-        )
+        least, most = EvaluationLimits().prompt_tokens
+        length = least + seed_of(subject.nonce, f"length {index}") % (most - least + 1)
+        return _fresh(subject, f"prompt {index}", length)
     tokenizer = _reader_of(subject)
     if tokenizer is None:
         return _drawn(subject, 2000 + index, DRAWN_PROMPT + 7 * index)

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kernels.designs.gemv import gemv_for
+from planner.widths import Widths
 from reference.oracle.architecture import NormPlace, QKNorm
 from reference.oracle.config import ModelConfig
 from refusal import Refusal
@@ -53,6 +55,7 @@ def require_supported(config: ModelConfig) -> None:
         missing.append(
             f"{config.num_attention_heads // config.num_key_value_heads} query heads per KV head (at most 8)"
         )
+    missing += _decode_rows(Widths.of(config))
     if missing:
         raise Refusal(
             "; ".join(missing),
@@ -60,6 +63,20 @@ def require_supported(config: ModelConfig) -> None:
             where=f"kernels for {config.model_dir}",
             next_step="see issues.md, known limits; the FP32 oracle alone runs with scripts/gate.py --phase 0",
         )
+
+
+def _decode_rows(w: Widths) -> list[str]:
+    """The products of a decode step whose weight rows fit no element, whole or in parts."""
+    products = {
+        "q, k and v": (w.qkv, w.hidden, "norm"), "o_proj": (w.hidden, w.attention, "add"),
+        "gate and up": (w.intermediate, w.hidden, "swiglu"), "down": (w.hidden, w.intermediate, "add"),
+        "LM head": (w.vocab, w.hidden, "norm"),
+    }  # fmt: skip
+    return [
+        f"rows of {inputs} inputs in decode ({name}): no two of them fit a core's bank"
+        for name, (outputs, inputs, kind) in products.items()
+        if gemv_for(outputs, inputs, kind) is None
+    ]
 
 
 def _layer(index: int, source: str) -> tuple[list[OperatorCall], str]:

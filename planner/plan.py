@@ -316,7 +316,7 @@ class _Planner:
         if design is None:
             raise Refusal(
                 f"GEMV of {inputs} inputs", expected="two rows of weights, or of equal parts of them, within a 16 KiB bank",
-                where=f"GEMV {kind}", next_step="see issues.md, known limits: behind a norm rows are not taken in parts",
+                where=f"GEMV {kind}", next_step="give fewer rows an element: choices.gemv_rows",
             )  # fmt: skip
         return design
 

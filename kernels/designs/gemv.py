@@ -156,6 +156,10 @@ class _Writer:
         self.weight_type = MemRef((g.matrices * g.rows * g.part,), "bf16")
         self.weight_column = MemRef((ROWS * g.matrices * g.rows * g.part,), "bf16")
         self.header_type = MemRef((g.header_element,), "bf16")
+        self.kernels = {
+            name: device.kernel(name, list(types), link_with=g.stage.object.name)
+            for name, types in g.stage.functions.items()
+        }
         self.y_type, self.y_column = MemRef((g.share,), g.out), MemRef((ROWS * g.share,), g.out)
 
     def write(self) -> None:
@@ -193,10 +197,7 @@ class _Writer:
 
     def _core(self, col: int, row: int) -> None:
         d, g = self.device, self.design
-        f = {
-            name: d.kernel(name, list(types), link_with=g.stage.object.name)
-            for name, types in g.stage.functions.items()
-        }
+        f = self.kernels
         tile = self.cores[col, row]
         normalised = g.kind in ("norm", "swiglu")
         vector = d.buffer(tile, MemRef((g.K,), "bf16"), name=f"xn_c{col}r{row}x") if normalised else None
@@ -221,10 +222,7 @@ class _Writer:
 
     def _core_in_parts(self, col: int, row: int) -> None:
         d, g = self.device, self.design
-        f = {
-            name: d.kernel(name, list(types), link_with=g.stage.object.name)
-            for name, types in g.stage.functions.items()
-        }
+        f = self.kernels
         tile = self.cores[col, row]
         acc = d.buffer(tile, MemRef((g.share,), "f32"), name=f"acc_c{col}r{row}x")
         own, at = divmod((col * ROWS + row) * g.share, g.part)  # where the core's residual lies

@@ -74,7 +74,9 @@ def _bits(word: str, element: builtin.AnyFloat) -> float:
         raise VerifyException(f"{word} has more than the {width} bits of {element}")
     if isinstance(element, builtin.BFloat16Type):
         return struct.unpack("<f", (bits << 16).to_bytes(4, "little"))[0]
-    form = {16: "<e", 32: "<f", 64: "<d"}[width]
+    form = {16: "<e", 32: "<f", 64: "<d"}.get(width)
+    if form is None:
+        raise VerifyException(f"{word} as {element}: bits are read of bf16, f16, f32 and f64")
     return struct.unpack(form, bits.to_bytes(width // 8, "little"))[0]
 
 

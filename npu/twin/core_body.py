@@ -275,12 +275,9 @@ class _Writer:
         self.emit(f"call({s.function!r}, ({operands}))")
 
     def loop(self, s: For) -> None:
-        bounds = ", ".join(self.use(v) for v in (s.lower, s.upper, s.step))
-        if (
-            not s.body
-        ):  # it changes nothing: passed over, or, if it has no end in practice, the core rests here for good
-            self.emit(f"if len(range({bounds})) > {SPIN_LIMIT}: return")
+        if not s.body:  # it changes nothing; one without end is a While
             return
+        bounds = ", ".join(self.use(v) for v in (s.lower, s.upper, s.step))
         self.emit(f"for {self.define(s.variable)} in range({bounds}):")
         self.depth += 1
         self.spin()
@@ -288,7 +285,7 @@ class _Writer:
         self.depth -= 1
 
     def forever(self, s: While) -> None:
-        if not s.body:
+        if not s.body:  # the core rests here for good
             self.emit("return")
             return
         self.emit("while True:")

@@ -66,25 +66,29 @@ def read_memory(transfer: Transfer, channel: Channel) -> np.ndarray:
     return data
 
 
+def acquire(engine: Engine, process: Process, transfer: Transfer, lock: LockState) -> Body:
+    """Wait for the lock of a BD and take it; an equal acquire waits for the value and leaves it, as a core's does."""
+    need = transfer.acquire_value
+    if lock.turn and process not in lock.turn:  # several waited for this lock: they are served first
+        engine.ready.append(process)
+        yield
+    while lock.value != need if transfer.acquire_equal else lock.value < need:
+        process.wait = ("lock", lock, need)
+        lock.waiters.append(process)
+        yield
+        if lock.turn:
+            lock.turn.discard(process)
+    process.wait = None
+    if not transfer.acquire_equal:
+        lock.take(need)
+
+
 def send(
     engine: Engine, process: Process, channel: Channel, stream: Stream | PacketStream | None, transfer: Transfer
 ) -> Body:
     """One MM2S execution."""
-    lock = transfer.acquire
-    if lock is not None:
-        need = transfer.acquire_value
-        if lock.turn and process not in lock.turn:  # several waited for this lock: they are served first
-            engine.ready.append(process)
-            yield
-        while lock.value != need if transfer.acquire_equal else lock.value < need:
-            process.wait = ("lock", lock, need)
-            lock.waiters.append(process)
-            yield
-            if lock.turn:
-                lock.turn.discard(process)
-        process.wait = None
-        if not transfer.acquire_equal:  # as for a core: waiting for a value leaves it
-            lock.take(need)
+    if transfer.acquire is not None:
+        yield from acquire(engine, process, transfer, transfer.acquire)
     if stream is None:
         raise DeviceFault(f"{channel} sends, but no route starts there ({transfer.where})")
     stream.push(transfer, read_memory(transfer, channel), process)
@@ -101,21 +105,8 @@ def receive(
     engine: Engine, process: Process, channel: Channel, sink: Sink | PacketSink | None, transfer: Transfer
 ) -> Body:
     """One S2MM execution."""
-    lock = transfer.acquire
-    if lock is not None:
-        need = transfer.acquire_value
-        if lock.turn and process not in lock.turn:  # several waited for this lock: they are served first
-            engine.ready.append(process)
-            yield
-        while lock.value != need if transfer.acquire_equal else lock.value < need:
-            process.wait = ("lock", lock, need)
-            lock.waiters.append(process)
-            yield
-            if lock.turn:
-                lock.turn.discard(process)
-        process.wait = None
-        if not transfer.acquire_equal:  # as for a core: waiting for a value leaves it
-            lock.take(need)
+    if transfer.acquire is not None:
+        yield from acquire(engine, process, transfer, transfer.acquire)
     if sink is None:
         raise DeviceFault(f"{channel} receives, but no route ends there ({transfer.where})")
     sink.arm(transfer, process)

@@ -7,7 +7,7 @@ import shlex
 import time
 from pathlib import Path
 
-from pipeline import worker
+from pipeline import documents, worker
 from pipeline.conduct import PHASES, SKILLS, pending
 from pipeline.context import cache_directory
 from pipeline.deployment import ROOT, Deployment, Description, find
@@ -52,7 +52,11 @@ def deploy(arguments: list[str]) -> End:
         raise Refusal(f"{deployment.name} was abandoned", expected="a deployment under way", where=str(deployment.folder),
                       next_step="scripts/deploy.py MODEL --name NEW")  # fmt: skip
     introduce(deployment)
-    if not pending(deployment):
+    if deployment.state().question is not None:
+        return standing(deployment)
+    # A kill may have come between the last gate and the freeze, or before its documents: then the worker finishes.
+    finished = deployment.state().frozen and not deployment.marker.exists() and not documents.stale(deployment)
+    if not pending(deployment) and finished:
         print("every phase has passed")
         return End(0, after_freeze(deployment))
     position = worker.log_size(deployment)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
@@ -54,11 +55,12 @@ def begin(deployment: Deployment, positions: int, tokens: int, run: Callable[...
 
     A pack that is not its manifest ends the evaluation at once.
     """
-    root = cache_directory()
-    for left in root.glob(f"{WORKPLACE}*"):  # of an evaluation that was killed
+    # Other deployments may be under evaluation in the same cache; of this one no worker is running.
+    place = f"{WORKPLACE}{hashlib.sha256(str(deployment.folder.absolute()).encode()).hexdigest()[:12]}-"
+    for left in cache_directory().glob(f"{place}*"):  # of an evaluation that was killed
         shutil.rmtree(left, ignore_errors=True)
     nonce = os.urandom(16).hex()
-    folder = root / f"{WORKPLACE}{nonce[:12]}"
+    folder = cache_directory() / f"{place}{nonce[:12]}"
     differing = copy_of_pack(manifest.PACK, folder / "pack")
     if differing:
         d = deployment.description

@@ -34,11 +34,18 @@ def test_the_fixture_model_is_supported() -> None:
         ({"head_dim": 48}, "head_dim 48"),
         ({"head_dim": 256}, "head_dim 256"),
         ({"num_attention_heads": 18}, "9 query heads per KV head"),
+        ({"hidden_size": 2112}, r"rows of 2112 inputs in decode \(gate and up\)"),
+        ({"hidden_size": 4160}, r"rows of 4160 inputs in decode \(q, k and v\)"),
     ],
 )
 def test_a_model_that_no_kernel_covers_is_refused_by_name(changes: dict[str, object], message: str) -> None:
     with pytest.raises(Refusal, match=message):
         require_supported(config(**changes))
+
+
+@pytest.mark.parametrize("changes", [{"hidden_size": 2048}, {"hidden_size": 2048, "intermediate_size": 8192}])
+def test_rows_that_fit_whole_or_in_parts_are_supported(changes: dict[str, int]) -> None:
+    require_supported(config(**changes))
 
 
 @pytest.mark.parametrize("qk_norm", [kind for kind in QKNorm if kind is not QKNorm.NONE])

@@ -208,6 +208,9 @@ def test_a_question_blocks_until_a_human_answers(started: Deployment, desk: Path
     asked = verb("ask", "which context?", cwd=desk)
     assert asked.code == 3
     assert "which context?" in asked.out
+    held = verb("deploy", "--name", "begun", "--phase", "0", cwd=desk)
+    assert held.code == 3
+    assert not started.passed(), "a question holds the deployment before any work"
     assert verb("ask", cwd=desk).code == 3
     answered = verb("ask", "--answer", "the longest", cwd=desk)
     assert answered.code == 0

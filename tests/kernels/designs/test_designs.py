@@ -83,9 +83,7 @@ def test_every_placed_core_does_within_twice_the_mean_work(ran):
 def test_multiply_adds_go_through_the_vector_unit(ran):
     design, _, record = ran
     total, vector = sum(record.mul_adds.values()), sum(record.vector_mul_adds.values())
-    if design.macs == 0:
-        pytest.skip("an addition multiplies nothing")
-    assert vector >= 0.95 * total
+    assert vector >= 0.95 * total  # an addition multiplies nothing
     assert vector >= 0.95 * design.macs or isinstance(design, DecodeAttentionDesign)  # dead keys are not computed
 
 

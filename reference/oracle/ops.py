@@ -7,6 +7,8 @@ All arrays are FP32 and rows are contiguous; nothing here keeps state.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from reference.oracle.rope_keys import RopeConfig
@@ -100,10 +102,11 @@ def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
     x [n, heads, d], cos and sin [n, d/2] -> [n, heads, d].
     """
     half = x.shape[-1] // 2
-    cos, sin = cos[:, None, :], sin[:, None, :]
-    y = x * np.concatenate([cos, cos], axis=-1)
-    y[..., :half] -= x[..., half:] * sin
-    y[..., half:] += x[..., :half] * sin
+    # Whole heads at a time: numpy pays for each run of contiguous elements, and half a head is a short one.
+    y = x * np.concatenate([cos, cos], axis=-1)[:, None]
+    partner = np.concatenate([x[..., half:], x[..., :half]], axis=-1)
+    partner *= np.concatenate([-sin, sin], axis=-1)[:, None]
+    y += partner
     return y
 
 
@@ -142,6 +145,7 @@ def attention(q: np.ndarray, keys: np.ndarray, values: np.ndarray, past: int) ->
     return out.reshape(n, heads * dim)
 
 
+@cache
 def _causal(tokens: int, size: int) -> np.ndarray:
     """[tokens * size, tokens]: 0 where the row's token sees the column, -inf above the diagonal."""
     visible = np.tri(tokens, dtype=bool).repeat(size, axis=0)

@@ -27,6 +27,8 @@ from pathlib import Path
 
 # Steps of fewer rows leave their products to the threads of BLAS.
 FEW_ROWS = 16
+# A block of a product with so many columns spends little of its time on packing the rows again.
+_WIDE_COLUMNS = 6144
 # Names of the thread controls in the builds of OpenBLAS that numpy is linked with.
 _SPELLINGS = (
     "scipy_openblas_{}_num_threads64_",
@@ -131,8 +133,12 @@ def for_row_blocks(rows: int, block: int, work: Callable[[int, int], None]) -> N
 def product_block(rows: int, columns: int, quantum: int = 16) -> int:
     """The block size for a product of `rows` rows with a matrix of `columns` outputs.
 
-    Two blocks for each thread of the machine, in multiples of `quantum` columns; few rows are not cut.
+    BLAS packs the rows anew for each block, so a product is cut into one block for each thread of the machine,
+    and into more, which share out better, only where the blocks stay wide. In multiples of `quantum` columns;
+    few rows are not cut.
     """
     if rows < FEW_ROWS:
         return columns
-    return -(-columns // (2 * _openblas().threads * quantum)) * quantum
+    threads = _openblas().threads
+    blocks = threads * max(1, columns // (threads * _WIDE_COLUMNS))
+    return -(-columns // (blocks * quantum)) * quantum

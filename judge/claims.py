@@ -6,11 +6,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from judge.evaluation import EvaluationLimits, differences
 from judge.evidence import ChainState, Kind, Record
 from judge.experiment import HOST_SHARE
-from judge.policy import Policy
+from judge.policy import Policy, Threshold
 from judge.verdict import Verdict
+from refusal import Refusal
 
 # Kinds that may stand after a freeze: they change nothing that was judged. A gate judged again counts as a gate.
 AFTER_FREEZE = frozenset({Kind.RUN, Kind.LESSON, Kind.DECISION, Kind.QUESTION, Kind.ANSWER, Kind.GATE, Kind.REPAIR})
@@ -85,17 +88,19 @@ def input_problems(records: Sequence[Record], recomputed: Mapping[str, str]) -> 
 
 
 def label_problems(records: Sequence[Record], described: bool, provenance: bool) -> list[str]:
-    """described, provenance: whether the description, and the model's own provenance.json, call the weights synthetic."""
+    """described, provenance: whether the description, and the model's own provenance.json, call the weights synthetic.
+
+    A description may call weights synthetic of which the directory says nothing (`deploy --synthetic`), never the reverse.
+    """
     problems = []
-    if described != provenance:
+    if provenance and not described:
         problems.append(f"provenance.json says synthetic = {provenance}, the description says {described}")
+    synthetic = described or provenance
     for record in records:
-        if record.entry.synthetic_weights != provenance:
-            problems.append(
-                f"{_title(record)} says synthetic = {record.entry.synthetic_weights}, expected {provenance}"
-            )
+        if record.entry.synthetic_weights != synthetic:
+            problems.append(f"{_title(record)} says synthetic = {record.entry.synthetic_weights}, expected {synthetic}")
         unlabelled = [
-            name for name, figure in record.entry.figures.items() if provenance and not figure.synthetic_weights
+            name for name, figure in record.entry.figures.items() if synthetic and not figure.synthetic_weights
         ]
         problems += [f"{_title(record)}: figure {name} claims trained weights" for name in unlabelled[:3]]
     return problems
@@ -120,7 +125,13 @@ def _gate_problems(gate: dict, policy: Policy) -> list[str]:
     if gate["gate"] in FIXED_GATES:
         rows = FIXED_GATES[gate["gate"]]
     elif gate["gate"] in policy.gates:
-        rows = {metric: row.threshold for metric, row in policy.of(gate["gate"]).items()}
+        try:
+            own = [msgspec.convert(row, Threshold) for row in gate.get("own_limits", ())]
+            rows = {
+                metric: row.threshold for metric, row in policy.with_rows(gate["gate"], own).of(gate["gate"]).items()
+            }
+        except (Refusal, msgspec.ValidationError) as error:
+            return [f"limits of its own that the policy's rule does not allow: {error}"]
     else:
         return [f"the policy has no gate {gate['gate']}"]
     problems = []

@@ -169,6 +169,7 @@ PATTERNS: dict[str, Callable[[Symptoms], bool]] = {
     "grows_with_position": _grows,
     "decode_only": _decode_only,
     "bias_only": _bias_only,
+    "perplexity_only": lambda s: _missed_metrics(s) == {"perplexity"},
     "low_correlation": _low_correlation,
     "missed": lambda s: bool(s.verdict.missed),
 }

@@ -19,6 +19,7 @@ from judge.gates import (
     GreedyRun,
     OracleProof,
     RepeatRun,
+    Teacher,
     TextRun,
     gather_block,
     gather_model,
@@ -197,10 +198,12 @@ def measure_model(probe: Probe, precision: str, limits: Limits, *, short: bool =
     full = (limits.text_positions, limits.greedy_tokens)
     runs = list(probe.runs.values())
     for run in runs:
-        measured.add_floor(figures_of(run_model(probe, setting.decoder(), run, *full, limits), honest=True))
+        measured.add_floor(figures_of(run_model(probe.teacher, setting.decoder(), run, *full, limits), honest=True))
     sizes = ((limits.text_positions[1],), (limits.greedy_tokens[1],)) if short else full
     for fault, plant in PLANT.items():
-        measured.add_fault(fault, figures_of(run_model(probe, plant(setting).decoder(), runs[0], *sizes, limits)))
+        measured.add_fault(
+            fault, figures_of(run_model(probe.teacher, plant(setting).decoder(), runs[0], *sizes, limits))
+        )
     return measured
 
 
@@ -214,18 +217,25 @@ def measure_fresh(probe: Probe, precision: str, limits: Limits) -> Measurement:
         Run((ids,), (ids[: drawn.prompt_tokens[0]], ids[-drawn.prompt_tokens[1] :])) for ids in probe.windows.values()
     ]
     for run in runs:
-        measured.add_floor(figures_of(run_model(probe, setting.decoder(), run, *sizes, limits), honest=True))
+        measured.add_floor(figures_of(run_model(probe.teacher, setting.decoder(), run, *sizes, limits), honest=True))
     for fault, plant in PLANT.items():
-        measured.add_fault(fault, figures_of(run_model(probe, plant(setting).decoder(), runs[0], *sizes, limits)))
+        measured.add_fault(
+            fault, figures_of(run_model(probe.teacher, plant(setting).decoder(), runs[0], *sizes, limits))
+        )
     return measured
 
 
 def run_model(
-    probe: Probe, decoder: RoundingDecoder, run: Run, texts: tuple[int, ...], greedy: tuple[int, ...], limits: Limits
+    teacher: Teacher,
+    decoder: RoundingDecoder,
+    run: Run,
+    texts: tuple[int, ...],
+    greedy: tuple[int, ...],
+    limits: Limits,
 ) -> Gathered:
     """The model gate's comparisons for one deployment, here a rounding decoder."""
     scored = [
-        TextRun(f"text {index}", decoder.logits(ids[:count]), probe.teacher(ids[:count]), ids[1 : count + 1])
+        TextRun(f"text {index}", decoder.logits(ids[:count]), teacher(ids[:count]), ids[1 : count + 1])
         for index, (count, ids) in enumerate(zip(texts, run.texts, strict=False))
     ]
     generated = []
@@ -233,7 +243,7 @@ def run_model(
         prompt = tuple(int(token) for token in ids)
         generated.append(GreedyRun(f"prompt {index}", prompt, *decoder.greedy(prompt, count)))
     nothing = RepeatRun(((), (), ()), (np.zeros(0), np.zeros(0), np.zeros(0)))
-    return gather_model(scored, generated, nothing, probe.teacher, limits)
+    return gather_model(scored, generated, nothing, teacher, limits)
 
 
 def _elsewhere(probe: Probe, precision: str, phase: str) -> tuple[str, ...]:

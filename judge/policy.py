@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import math
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,22 @@ class Policy(msgspec.Struct, frozen=True):
                 next_step=f"python -m judge.measure_policy --gate {gate} --write",
             )
         return {row.metric: row for row in found.thresholds}
+
+    def with_rows(self, gate: str, rows: Iterable[Threshold]) -> Policy:
+        """The policy with other rows for some metrics of a gate; each must keep the rule.
+
+        Raises:
+            Refusal: a row whose numbers do not justify its threshold, or for a metric or fault that the gate does not have.
+        """
+        known, before = self.of(gate), self.gates[gate]
+        for row in rows:
+            if row.metric not in known or not set(row.catches) <= set(known[row.metric].catches):
+                raise Refusal(f"{row.metric} for {list(row.catches)}", expected="a metric of the gate and faults it catches",
+                              where=gate)  # fmt: skip
+            _check_threshold(row, f"limits of this model: {gate} {row.metric}")
+            known[row.metric] = row
+        changed = msgspec.structs.replace(before, thresholds=tuple(known.values()))
+        return msgspec.structs.replace(self, gates=self.gates | {gate: changed})
 
 
 def floor_factor(metric: str) -> float:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from judge.metrics import Comparison, Element, Failure, Figure, NamedFailure
-from judge.policy import Policy
+from judge.policy import Policy, Threshold
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -41,6 +41,7 @@ class Verdict(msgspec.Struct, frozen=True):
     looked_at: int = 0
     signed_bias: float = 0.0
     policy_sha256: str = ""
+    own: tuple[Threshold, ...] = ()  # limits measured on this model, see judge.own_limits
 
     @property
     def missed(self) -> tuple[Finding, ...]:
@@ -58,9 +59,18 @@ class Verdict(msgspec.Struct, frozen=True):
             sign = "ok  " if finding.passed else "MISS"
             place = f" at {finding.source} {list(finding.position)}" if finding.source or finding.position else ""
             text.append(f"  {sign} {finding.metric} = {finding.value:.4g} (at most {finding.threshold:.4g}){place}")
+        text += self.own_lines()
         if not self.passed:
             text += [f"  element {list(e.index)}: device {e.got:.6g}, oracle {e.want:.6g}" for e in self.worst]
         return text
+
+    def own_lines(self) -> list[str]:
+        """The limits that were measured on this model, one line each."""
+        return [
+            f"  limit of {row.metric} measured on this model: {row.threshold:.4g} "
+            f"(honest rounding {row.floor:.4g}, {row.weakest_fault} {row.weakest_value:.4g})"
+            for row in self.own
+        ]
 
 
 def decide(

@@ -29,6 +29,7 @@ from judge.fixture import write_fixture
 from judge.fresh_data import judge_fresh
 from judge.gates import judge_kernel, judge_model, judge_oracle, judge_runner
 from judge.numbers import unjustified
+from judge.own_limits import judge_with_own_limits
 from judge.policy import Policy
 from judge.verdict import Verdict
 from kernels.designs.design import OpDesign
@@ -46,6 +47,7 @@ from pipeline.model_session import legality_of
 from pipeline.phases import block, integrate, model, oracle
 from pipeline.phases.kernels import seed_of as recorded_seed
 from pipeline.phases.outcome import Outcome
+from pipeline.phases.own_runs import model_run
 from pipeline.runner import Runner
 from pipeline.texts import prompt_ids, seed_of, tokenizer_of
 from pipeline.watched_run import WatchedRun, watch_greedy
@@ -329,16 +331,17 @@ class Evaluator:
         text = model.text_run(self.ctx, subject, session, 0, self.limits.text_positions)
         repeat = model.repeat_run(session, [prompt_ids(subject, index) for index in (0, 1, 0)])
         greedy = [run.greedy for run in runs]
-        return judge_model(
-            subject.thresholds,
-            "mixed",
-            [text],
-            greedy,
-            repeat,
-            lambda ids: subject.logits(list(ids)),
-            self._policy,
-            phase=7,
-        )
+
+        def judge(policy: Policy) -> Verdict:
+            teacher = lambda ids: subject.logits(list(ids))  # noqa: E731
+            return judge_model(subject.thresholds, "mixed", [text], greedy, repeat, teacher, policy, phase=7)
+
+        few = self.limits
+        own = model_run(
+            subject, self._policy.limits, texts={0: few.text_positions},
+            greedy=dict.fromkeys(range(few.prompts), few.greedy_tokens),
+        )  # fmt: skip
+        return judge_with_own_limits(judge, self._policy, own, self.say)
 
     def _watched(self, runs: list[WatchedRun], subject: Subject | None = None) -> None:
         subject = subject or self.ctx.model

@@ -47,11 +47,13 @@ def describe(
     context: int | None = None,
     accept_keys: Iterable[str] = (),
     download: bool = True,
+    synthetic: bool = False,
 ) -> Description:
     """Check a model and say what would be deployed. Reads headers and config, hashes the files, changes nothing else.
 
     Args:
         argument: a directory or a hub id. download: fetch a hub id that the local cache lacks.
+        synthetic: the weights are made up, though the directory does not say so: judged and labelled as such.
 
     Raises:
         Refusal: whatever is wrong with the model, or not covered by the kernels.
@@ -63,7 +65,7 @@ def describe(
     require_supported(config)
     weights = open_weights(config)
     provenance = read_json(directory / "provenance.json") or {}
-    described = str(provenance.get("weights", "as found in the model directory"))
+    described = "synthetic" if synthetic else str(provenance.get("weights", "as found in the model directory"))
     chosen = choices_for(config, layers=layers, context=context)
     return Description(
         name=slug(name or source.name),

@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from judge.gates import judge_block
+from judge.own_limits import judge_with_own_limits
 from kernels.designs.design import as_bf16
 from pipeline.context import PhaseContext, Subject
 from pipeline.model_session import ModelSession
 from pipeline.phases.outcome import Outcome
+from pipeline.phases.own_runs import block_run
 from pipeline.texts import text_ids
 from reference.oracle.decoder import TapRecorder
 
@@ -51,7 +54,13 @@ def judge_layer(ctx: PhaseContext, subject: Subject, layer: int, outcome: Outcom
         ("prefill", choices.prefill_mode, device_prefill), ("decode", "bf16", device_decode)
     ):  # fmt: skip
         got = run_block(session, layer, want["input"])
-        outcome.add(f"{label} {path}", judge_block(subject.thresholds, precision, got, want, ctx.policy), subject)
+        verdict = judge_with_own_limits(
+            partial(judge_block, subject.thresholds, precision, got, want),
+            ctx.policy,
+            block_run(subject, layer, precision, want, ctx.policy.limits),
+            ctx.progress,
+        )
+        outcome.add(f"{label} {path}", verdict, subject)
     outcome.inputs[f"artifact {label}"] = session.artifact.key
 
 

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from judge.gates import GreedyRun, RepeatRun, TextRun, judge_model
+from judge.own_limits import judge_with_own_limits
 from pipeline.context import PhaseContext, Subject
 from pipeline.model_session import ModelSession
 from pipeline.phases.outcome import Outcome
+from pipeline.phases.own_runs import model_run
 from pipeline.texts import prompt_ids, text_ids
 
 TEXTS = (512, 128, 128)
@@ -35,8 +39,11 @@ def judge_subject(ctx: PhaseContext, subject: Subject, outcome: Outcome) -> None
         greedy.append(greedy_run(session, f"prompt {index + 1}", prompt_ids(subject, index), count))
     ctx.progress(f"phase 3: {subject.name}: prompts A, B, A")
     repeat = repeat_run(session, [prompt_ids(subject, index) for index in (0, 1, 0)])
-    verdict = judge_model(
-        subject.thresholds, "mixed", texts, greedy, repeat, lambda ids: subject.logits(list(ids)), ctx.policy
+    verdict = judge_with_own_limits(
+        partial(judge_model, subject.thresholds, "mixed", texts, greedy, repeat, lambda ids: subject.logits(list(ids))),
+        ctx.policy,
+        model_run(subject, ctx.policy.limits, texts=dict(enumerate(TEXTS)), greedy=dict(enumerate(GREEDY))),
+        ctx.progress,
     )
     outcome.add(subject.name, verdict, subject)
     if subject.name == "model":

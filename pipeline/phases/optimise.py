@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import msgspec
 
@@ -19,6 +20,7 @@ from judge import evidence
 from judge.evidence import Entry, Kind, Measured, Provenance
 from judge.experiment import SHORT_POSITIONS, SHORT_TOKENS, judge_short, judge_speed, less_right
 from judge.gates import judge_kernel
+from judge.own_limits import judge_with_own_limits
 from judge.verdict import Verdict
 from npu.cost import EntryPrediction
 from npu.cost_error import cost_error
@@ -30,6 +32,7 @@ from pipeline.model_session import ModelSession, legality_of
 from pipeline.phases.kernels import seed_of
 from pipeline.phases.model import greedy_run, judge_subject, text_run
 from pipeline.phases.outcome import Outcome
+from pipeline.phases.own_runs import model_run
 from pipeline.predict import Predictor
 from pipeline.texts import prompt_ids
 from planner.alternatives import (
@@ -227,7 +230,12 @@ class Optimiser:
         greedy = greedy_run(session, f"prompt {PROMPT + 1}", prompt, SHORT_TOKENS)
         counted = session.host_bytes - written
         formula = _greedy_host_bytes(plan, len(prompt) - 1)
-        verdict = judge_short(s.thresholds, "mixed", text, greedy, lambda ids: s.logits(list(ids)), self.ctx.policy)
+        verdict = judge_with_own_limits(
+            partial(judge_short, s.thresholds, "mixed", text, greedy, lambda ids: s.logits(list(ids))),
+            self.ctx.policy,
+            model_run(s, self.ctx.policy.limits, texts={TEXT: SHORT_POSITIONS}, greedy={PROMPT: SHORT_TOKENS}),
+            self._say,
+        )
         return Short(verdict, (counted, formula), session.artifact.key)
 
     # ---- what was accepted ----

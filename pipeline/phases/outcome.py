@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from judge.evidence import Entry, Kind, Measured, Provenance, WallTime
 from judge.verdict import Verdict
 from pipeline.context import PhaseContext, Subject
@@ -70,4 +72,5 @@ def summary(verdict: Verdict) -> Mapping[str, Any]:
             for f in verdict.findings
         ],
         "failures": [{"name": str(f.name), "detail": f.detail} for f in verdict.failures],
+        "own_limits": [msgspec.to_builtins(row) for row in verdict.own],
     }

@@ -39,6 +39,7 @@ def deploy(arguments: list[str]) -> End:
                 layers=args.layers,
                 context=args.context,
                 accept_keys=args.accept_key,
+                synthetic=args.synthetic,
             )
         except Downloading as going_on:
             print(going_on)
@@ -142,6 +143,11 @@ def _parser():
     p.add_argument("--phase", type=int, choices=sorted(PHASES), help="stop after this phase")
     p.add_argument(
         "--accept-key", action="append", default=[], metavar="KEY", help="an unknown key of config.json to accept"
+    )
+    p.add_argument(
+        "--synthetic",
+        action="store_true",
+        help="the weights are made up (random initialisation): judged without perplexity, and labelled synthetic",
     )
     p.add_argument("--wait", type=float, default=LIMIT_SECONDS - 5, help="seconds to follow the worker, at most 85")
     return p

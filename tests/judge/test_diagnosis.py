@@ -55,6 +55,13 @@ def test_no_failure_is_without_a_rule():
     assert {failure for rule in rules() for failure in rule.failure} == set(Failure)
 
 
+def test_an_oracle_that_only_reads_badly_is_not_called_inaccurate():
+    found = diagnose(Symptoms(failed(("perplexity", 5e4))))
+    assert found.skill == "debug-wrong-values" and "never trained" in found.reason
+    both = diagnose(Symptoms(failed(("perplexity", 5e4), ("identity/rel", 1.0))))
+    assert "never trained" not in both.reason
+
+
 def test_a_device_fault_comes_before_everything_else():
     found = diagnose(Symptoms(failed(failure=Failure.UNWRITTEN), device_fault="deadlock: core (0, 2) waits"))
     assert found.skill == "debug-resources"

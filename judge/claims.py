@@ -30,6 +30,27 @@ def last_freeze(chain: Sequence[Record]) -> Record | None:
     return next((record for record in reversed(chain) if record.entry.kind is Kind.FREEZE), None)
 
 
+def open_questions(chain: Sequence[Record]) -> list[str]:
+    """The questions to a human that no answer names, in the order in which they were asked."""
+    waiting: list[str] = []
+    for record in chain:
+        if record.entry.kind is Kind.QUESTION:
+            waiting.append(record.entry.body["question"])
+        elif record.entry.kind is Kind.ANSWER:
+            waiting = [question for question in waiting if question != record.entry.body["question"]]
+    return waiting
+
+
+def abandoned(chain: Sequence[Record]) -> Record | None:
+    """The record that ended the deployment without a proof, None where there is none."""
+    return next((record for record in chain if record.entry.kind is Kind.ABANDON), None)
+
+
+def last_evaluation(chain: Sequence[Record]) -> Record | None:
+    """The record of the last evaluation, None where there is none."""
+    return next((record for record in reversed(chain) if record.entry.kind is Kind.EVALUATION), None)
+
+
 def gate_records(chain: Sequence[Record]) -> dict[int, Record]:
     """Phase -> its last gate record, passed or not."""
     found = {}

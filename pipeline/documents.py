@@ -12,7 +12,7 @@ from pathlib import Path
 
 from judge.evidence import Kind, Record, records, verify_chain
 from pipeline.deployment import Deployment
-from pipeline.files import write_whole
+from pipeline.files import read_text, write_whole
 
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 
@@ -28,7 +28,7 @@ def stale(deployment: Deployment) -> list[str]:
     names = []
     for name, _, body in _bodies(deployment):
         path = deployment.folder / name
-        text = path.read_text() if path.exists() else ""
+        text = read_text(path) if path.exists() else ""
         if text.count(BEGIN) != 1 or "\n".join([BEGIN, *body, END]) not in text:
             names.append(name)
     return names
@@ -47,7 +47,7 @@ def _bodies(deployment: Deployment) -> tuple[tuple[str, str, list[str]], ...]:
 def _splice(path: Path, title: str, body: list[str]) -> None:
     """Replace the generated part of a document; make the document where there is none."""
     generated = "\n".join([BEGIN, *body, END])
-    text = path.read_text() if path.exists() else f"# {title}\n\n{BEGIN}\n{END}\n\n## Notes\n"
+    text = read_text(path) if path.exists() else f"# {title}\n\n{BEGIN}\n{END}\n\n## Notes\n"
     if BEGIN not in text or END not in text:
         text = text.rstrip("\n") + f"\n\n{BEGIN}\n{END}\n"
     before, rest = text.split(BEGIN, 1)

@@ -40,7 +40,7 @@ from pipeline.context import CACHE_VARIABLE, PhaseContext, Subject, fixture_choi
 from pipeline.deployment import OPTIMISATION, Deployment
 from pipeline.evaluation_report import conclude
 from pipeline.exercise import exercise, gate_of
-from pipeline.files import read_json
+from pipeline.files import read_as, read_text
 from pipeline.intake import hashes
 from pipeline.model_session import legality_of
 from pipeline.phases import block, integrate, model, oracle
@@ -185,7 +185,7 @@ class Evaluator:
         self._add(
             "inputs-unchanged", claims.input_problems(counted, files), f"{len(files)} files, {len(counted)} records"
         )
-        provenance = (read_json(directory / "provenance.json") or {}).get("weights") == "synthetic"
+        provenance = (read_as(directory / "provenance.json", dict) or {}).get("weights") == "synthetic"
         self.synthetic = self.synthetic or provenance
         labels = claims.label_problems(counted, self.description.synthetic, provenance)
         self._add("weights-labelled", labels, "provenance.json, description, records and figures")
@@ -227,7 +227,7 @@ class Evaluator:
                 problems += [f"{record.entry.kind} {record.hash[:12]}: {problem}" for problem in strange]
         pages = [page for page in sorted(self.deployment.folder.glob("*.md")) if page.name != "evaluation_report.md"]
         for page in pages:
-            before, _, rest = page.read_text().partition(documents.BEGIN)
+            before, _, rest = read_text(page).partition(documents.BEGIN)
             inside, _, after = rest.partition(documents.END)
             prose = before + "\n" * inside.count("\n") + after  # what is between the markers was compared whole
             problems += [f"{page.name}: {problem}" for problem in unjustified(prose, known)]

@@ -9,6 +9,7 @@ from judge import evidence
 from judge.evaluation import Evaluation, Result, as_json, report
 from pipeline.deployment import Deployment
 from pipeline.files import read_json, write_json
+from refusal import Refusal
 
 REPORT, VERDICT = "evaluation_report.md", "evaluation.json"
 # Property -> what to do about it; others begin with a look at the report.
@@ -53,8 +54,11 @@ def next_step(name: str, evaluation: Evaluation) -> str:
 
 def verdict_of(deployment: Deployment) -> str | None:
     """The verdict of the last evaluation, None where there is none or the evidence has gone on since."""
-    found = read_json(deployment.folder / VERDICT)
-    if found is None or found.get("head") != evidence.verify_chain(deployment.evidence).head:
+    try:
+        found = read_json(deployment.folder / VERDICT)
+    except Refusal:
+        return None
+    if not isinstance(found, dict) or found.get("head") != evidence.verify_chain(deployment.evidence).head:
         return None
     return found["verdict"]
 

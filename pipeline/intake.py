@@ -10,7 +10,7 @@ from pathlib import Path
 from judge.evidence import file_digest
 from judge.policy import load_policy
 from pipeline.deployment import Description, slug
-from pipeline.files import read_json
+from pipeline.files import read_as
 from pipeline.manifest import pack_hash
 from pipeline.model_source import resolve
 from planner.graph import require_supported
@@ -62,7 +62,7 @@ def describe(
     config = load_config(directory, tuple(accept_keys))
     require_supported(config)
     weights = open_weights(config)
-    provenance = read_json(directory / "provenance.json") or {}
+    provenance = read_as(directory / "provenance.json", dict) or {}
     described = str(provenance.get("weights", "as found in the model directory"))
     chosen = choices_for(config, layers=layers, context=context)
     return Description(

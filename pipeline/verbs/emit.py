@@ -24,7 +24,7 @@ from pipeline.intake import describe
 from pipeline.model_session import ModelSession, legality_of
 from pipeline.phases.kernels import seed_of
 from pipeline.tape import RecordingDevice
-from pipeline.verbs.console import LIMIT_SECONDS, End, parser
+from pipeline.verbs.console import LIMIT_SECONDS, End, parser, positive
 from pipeline.verbs.kernel import KINDS
 from planner.plan import Choices, make_plan
 from reference.oracle.config import load_config
@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--mode", default="bfp16", choices=["bfp16", "bf16"], help="matrix mode of a GEMM")
     p.add_argument("--kind", default="plain", choices=["plain", "norm", "add", "swiglu"], help="what a GEMV fuses")
     p.add_argument("--dtype", default="bf16", choices=["bf16", "f32"], help="output of a GEMM or GEMV")
-    p.add_argument("--epsilon", type=float, default=1e-5)
+    p.add_argument("--epsilon", type=positive, default=1e-5)
     p.add_argument("--entry", action="append", default=[], help="of a model: only designs of this entry (repeatable)")
     return p
 

@@ -11,7 +11,7 @@ from pipeline import documents, worker
 from pipeline.conduct import PHASES, pending
 from pipeline.deployment import Deployment, find
 from pipeline.evaluation_report import after_freeze
-from pipeline.verbs.console import LIMIT_SECONDS, End, parser
+from pipeline.verbs.console import LIMIT_SECONDS, End, parser, seconds
 from pipeline.verbs.deploy import ANSWER, introduce, standing, watch
 from refusal import Refusal
 
@@ -20,7 +20,7 @@ def status(arguments: list[str]) -> End:
     """Command line of scripts/status.py."""
     p = parser("status", "Show where a deployment is.")
     p.add_argument("name", nargs="?")
-    p.add_argument("--wait", type=float, default=0.0, help="follow the worker for up to so many seconds (at most 90)")
+    p.add_argument("--wait", type=seconds, default=0.0, help="follow the worker for up to so many seconds (at most 90)")
     args = p.parse_args(arguments)
     deployment = find(args.name)
     introduce(deployment)
@@ -50,7 +50,7 @@ def gate(arguments: list[str]) -> End:
     p = parser("gate", "Judge one phase again; the outcome is a new record.")
     p.add_argument("--name")
     p.add_argument("--phase", type=int, required=True, choices=sorted(PHASES))
-    p.add_argument("--wait", type=float, default=LIMIT_SECONDS - 5)
+    p.add_argument("--wait", type=seconds, default=LIMIT_SECONDS - 5)
     args = p.parse_args(arguments)
     deployment = find(args.name)
     introduce(deployment)

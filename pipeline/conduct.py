@@ -155,7 +155,7 @@ def finish(ctx: PhaseContext) -> None:
                   inputs=frozen_inputs(ctx), synthetic_weights=ctx.description.synthetic),
         )  # fmt: skip
     # A kill may have come between the record and what follows from it.
-    if not deployment.state().frozen:
+    if not deployment.kept_state().frozen:
         _state(
             deployment, lambda s: replace(s, frozen=True, detail="frozen", next=NEXT_DONE.format(name=deployment.name))
         )

@@ -160,14 +160,16 @@ class Evaluator:
         state = evidence.verify_chain(self.deployment.evidence)
         self.chain: list[Record] = list(evidence.records(self.deployment.evidence)) if state.intact else []
         self.facts["evidence"] = f"{state.records} records, head {state.head}"
-        problems = claims.chain_problems(state, self.chain)
+        self.gates = claims.gate_records(self.chain)
+        self.judged = list(self.gates.values())
+        problems = claims.chain_problems(state, self.chain) + claims.shape_problems(self.judged)
         self._add("evidence-unbroken", problems, f"{state.records} records")
         if problems:
             return
         self.freeze = claims.last_freeze(self.chain)
-        self.gates = claims.gate_records(self.chain)
-        self.judged = list(self.gates.values())
         self.facts["frozen"] = self.freeze.time
+        if notes := claims.clock_notes(self.chain):
+            self.facts["clock"] = f"{'; '.join(notes)} (the chain has the order)"
 
     def _claims(self) -> None:
         """What records say, held against files: cheap, and all of it is looked at."""
@@ -191,7 +193,8 @@ class Evaluator:
         self._add("weights-labelled", labels, "provenance.json, description, records and figures")
         figures = sum(len(record.entry.figures) for record in self.judged)
         self._add("thresholds-of-the-policy", claims.policy_problems(self.judged, policy), f"{figures} figures")
-        self._add("every-gate-passed", claims.gate_problems(self.chain, self._expected()), f"phases {list(PHASES)}")
+        passed = claims.gate_problems(self.chain, self._expected()) + claims.order_problems(self.chain, PHASES)
+        self._add("every-gate-passed", passed, f"phases {list(PHASES)}")
 
     def _expected(self) -> claims.ExpectedGates:
         """phase -> gates that must have been judged, derived from the description alone; phase 1's follow from the plan."""

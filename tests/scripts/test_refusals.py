@@ -299,7 +299,7 @@ def test_prompts_and_texts_that_are_not_utf8_are_refused(tmp_path: Path, monkeyp
     spoiled = tmp_path / "prompts.toml"
     spoiled.write_bytes(b'[[greedy]]\nname = "' + NOT_UTF8 + b'"\n')
     for load in (load_prompts, load_policy):
-        with pytest.raises(Refusal, match="prompts.toml"):
+        with pytest.raises(Refusal, match=r"prompts\.toml"):
             load(spoiled)
     (tmp_path / "sources.toml").write_text(
         '[[text]]\nname = "a"\nfile = "a.txt"\ntokens = 1\nsource = "s"\nauthor = "a"\nrights = "r"\n'

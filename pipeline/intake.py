@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from judge.evaluation import differences
 from judge.evidence import file_digest
 from judge.policy import load_policy
 from pipeline.deployment import Description, slug
@@ -104,4 +106,23 @@ def hashes(directory: Path, weights: Weights) -> dict[str, str]:
     return found
 
 
-__all__ = ["choices_for", "describe", "hashes", "pack_hash", "require_judgeable"]
+def require_unchanged(description: Description) -> None:
+    """Refuse a model whose files are no longer those of intake, by their names.
+
+    Weights are hashed again only where size, times or inode are others than when they were hashed last.
+
+    Raises:
+        Refusal: a file that changed, came or went; or a directory that is gone.
+    """
+    directory = Path(description.model_dir)
+    found = hashes(directory, open_weights(load_config(directory, description.accepted_keys)))
+    changed = differences("", found, description.inputs)
+    if changed:
+        raise Refusal(
+            f"changed since intake:{';'.join(changed)}", expected="the files that every record of the deployment names",
+            where=str(directory),
+            next_step=f"put the files back, or deploy these under another name: scripts/deploy.py {shlex.quote(str(directory))} --name NEW",
+        )  # fmt: skip
+
+
+__all__ = ["choices_for", "describe", "hashes", "pack_hash", "require_judgeable", "require_unchanged"]

@@ -20,7 +20,7 @@ from npu.twin.device import TwinDevice
 from pipeline.context import cache_directory
 from pipeline.deployment import Description, find
 from pipeline.emission import MODULE, Emission
-from pipeline.intake import describe
+from pipeline.intake import describe, require_unchanged
 from pipeline.model_session import ModelSession, legality_of
 from pipeline.phases.kernels import seed_of
 from pipeline.tape import RecordingDevice
@@ -117,6 +117,7 @@ def _subject(args: argparse.Namespace, cache: Path) -> Subject:
     if known.exists():
         deployment = find(args.subject)
         description, choices, name = deployment.description, deployment.choices(), deployment.name
+        require_unchanged(description)
     else:
         description = describe(args.subject, device="twin", layers=args.layers, context=args.context, download=False)
         choices, name = description.choices, None

@@ -157,7 +157,7 @@ class _Phase(msgspec.Struct, frozen=True):
     """The body of a phase's record."""
 
     passed: bool
-    gates: dict[str, _Gate] = {}
+    gates: dict[str, _Gate]
     data: dict[str, Any] = {}
     fault: str = ""
 
@@ -175,6 +175,28 @@ class _Question(msgspec.Struct, frozen=True):
     answer: str = ""
 
 
+class _Experiment(msgspec.Struct, frozen=True):
+    """The body of an experiment of phase 4 or 5."""
+
+    phase: int
+    name: str
+    kept: bool
+    reason: str
+
+
+class _Worded(msgspec.Struct, frozen=True):
+    """The body of a decision or a lesson; a record of an older pack may lack a field."""
+
+    choice: str = ""
+    alternatives: tuple[str, ...] = ()
+    reason: str = ""
+    evidence: str = ""
+    symptom: str = ""
+    cause: str = ""
+    fix: str = ""
+    check: str = ""
+
+
 class _Evaluation(msgspec.Struct, frozen=True):
     """The body of an evaluation: its result, the verdict's words, and what was violated."""
 
@@ -184,8 +206,15 @@ class _Evaluation(msgspec.Struct, frozen=True):
 
 
 _PHASE = re.compile(r"phase-\d{1,3}", re.ASCII)
-_BODIES: dict[Kind, type] = {Kind.FREEZE: _Freeze, Kind.QUESTION: _Question, Kind.ANSWER: _Question,
-                            Kind.EVALUATION: _Evaluation}  # fmt: skip
+_BODIES: dict[Kind, type] = {
+    Kind.FREEZE: _Freeze,
+    Kind.QUESTION: _Question,
+    Kind.ANSWER: _Question,
+    Kind.EVALUATION: _Evaluation,
+    Kind.EXPERIMENT: _Experiment,
+    Kind.DECISION: _Worded,
+    Kind.LESSON: _Worded,
+}
 
 
 def shape_of(entry: Entry) -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from judge.claims import open_questions
 from judge.evidence import Kind, Record, records, verify_chain
 from pipeline.deployment import Deployment
 from pipeline.files import read_text, write_whole
@@ -88,7 +89,7 @@ def _issues(chain: list[Record]) -> list[str]:
             failing = [name for name, gate in record.entry.body["gates"].items() if not gate["passed"]]
             what = ", ".join(failing) or str(record.entry.body.get("fault", ""))[:160]
             lines.append(f"- {subject} failed (record {record.hash[:12]}): {what}")
-    questions = _open_questions(chain)
+    questions = open_questions(chain)
     lines += [f"- question to a human: {question}" for question in questions]
     if len(lines) == 1:
         lines.append("- none")
@@ -126,16 +127,6 @@ def _lesson(record: Record) -> list[str]:
 def _inline(text: str) -> str:
     """One line: what somebody worded must not end the generated part, nor begin another line."""
     return " ".join(text.replace("<!--", "< !--").split())
-
-
-def _open_questions(chain: Iterable[Record]) -> list[str]:
-    waiting: list[str] = []
-    for record in chain:
-        if record.entry.kind == Kind.QUESTION:
-            waiting.append(record.entry.body["question"])
-        elif record.entry.kind == Kind.ANSWER:
-            waiting = [question for question in waiting if question != record.entry.body["question"]]
-    return waiting
 
 
 def _trajectory(deployment: Deployment, chain: list[Record]) -> list[str]:

@@ -40,7 +40,7 @@ from pipeline.context import CACHE_VARIABLE, PhaseContext, Subject, fixture_choi
 from pipeline.deployment import OPTIMISATION, Deployment
 from pipeline.evaluation_report import conclude
 from pipeline.exercise import exercise, gate_of
-from pipeline.files import read_as, read_text
+from pipeline.files import convert, read_as, read_text
 from pipeline.intake import hashes
 from pipeline.model_session import legality_of
 from pipeline.phases import block, integrate, model, oracle
@@ -241,7 +241,8 @@ class Evaluator:
     def _choices_at(self, phase: int) -> Choices:
         """The choices under which a phase's record was made."""
         if phase in OPTIMISATION:
-            return msgspec.convert(self.gates[phase].entry.body["data"]["choices"], Choices)
+            raw = self.gates[phase].entry.body.get("data", {}).get("choices")
+            return convert(raw, Choices, self.deployment.evidence)
         return self.description.choices if phase < OPTIMISATION[0] else self.deployment.choices()
 
     def _rebuild(self) -> None:
@@ -363,7 +364,10 @@ class Evaluator:
         self._add("work-on-the-device", work, f"{subject.name}: {counted} multiply-adds counted on the device")
 
     def _runner(self) -> None:
-        recorded = self.deployment.whole_model().entry.body["data"]["greedy"]
+        whole = self.deployment.whole_model()
+        if whole is None:
+            raise Refusal("no record has greedy tokens", expected="those of the model's gate", where="evidence.jsonl")
+        recorded = whole.entry.body["data"]["greedy"]
         runner = Runner(self.ctx.model.session(), tokenizer_of(self.ctx.model))
         produced = [token for token, _ in runner.stream(recorded["prompt_ids"], integrate.TOKENS, stop=False)]
         verdict = judge_runner(produced, recorded["ids"][: integrate.TOKENS], self.ctx.policy)

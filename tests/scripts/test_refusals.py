@@ -201,7 +201,12 @@ def forged(path: Path, change: Callable[[dict], None], kind: Kind = Kind.GATE) -
         lambda e: e["body"]["gates"]["g"].update(passed=None),
         lambda e: e["body"]["gates"]["g"].update(findings=[{"metric": "abs", "value": "small"}]),
         lambda e: e["body"].update(data=[1]),
+        lambda e: e["body"].pop("gates"),
         lambda e: e.update(kind="question", body={}),
+        lambda e: e.update(kind="experiment", body={"phase": "4"}),
+        lambda e: e.update(kind="decision", body={"alternatives": 3}),
+        lambda e: e.update(kind="lesson", body={"fix": None}),
+        lambda e: e.update(kind="evaluation", body={"verdict": 1}),
         lambda e: e.update(kind="question", body={"question": 3}),
         lambda e: e.update(kind="freeze", body={"head": 3}),
     ],
@@ -286,6 +291,24 @@ def test_run_takes_no_seed_below_zero(ended_as) -> None:
     from pipeline.verbs.kernel import run_kernel
 
     assert "seed" in ended_as(run_kernel, "add", "-M", "64", "-N", "64", "--seed=-1").refusal
+
+
+def test_an_environment_that_cannot_be_made_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from scripts import environment
+
+    def full(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(folder))
+
+    monkeypatch.setattr(environment, "location", lambda: Path("nowhere"))
+    monkeypatch.setattr(environment, "make", full)
+    with pytest.raises(SystemExit) as end:
+        environment.enter()
+    said = capsys.readouterr()
+    assert end.value.code == 2
+    assert "No space left" in said.err
+    assert said.out.startswith("next: ")
 
 
 # ---- files of texts, prompts and thresholds ----

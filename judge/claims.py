@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 
 import msgspec
 
@@ -16,7 +17,9 @@ from judge.verdict import Verdict
 from refusal import Refusal
 
 # Kinds that may stand after a freeze: they change nothing that was judged. A gate judged again counts as a gate.
-AFTER_FREEZE = frozenset({Kind.RUN, Kind.LESSON, Kind.DECISION, Kind.QUESTION, Kind.ANSWER, Kind.GATE, Kind.REPAIR})
+AFTER_FREEZE = frozenset(
+    {Kind.RUN, Kind.LESSON, Kind.DECISION, Kind.QUESTION, Kind.ANSWER, Kind.GATE, Kind.REPAIR, Kind.EVALUATION}
+)
 # Beside its own figures a record names these inputs; the other names are the model's files, artifacts and kernels.
 PACK, POLICY, DESCRIPTION = "pack", "policy", "description"
 _TOLERANCE = 1e-9
@@ -31,6 +34,27 @@ ExpectedGates = Mapping[int, Mapping[str, str]]
 def last_freeze(chain: Sequence[Record]) -> Record | None:
     """The freeze record, None where there is none."""
     return next((record for record in reversed(chain) if record.entry.kind is Kind.FREEZE), None)
+
+
+def open_questions(chain: Sequence[Record]) -> list[str]:
+    """The questions to a human that no answer names, in the order in which they were asked."""
+    waiting: list[str] = []
+    for record in chain:
+        if record.entry.kind is Kind.QUESTION:
+            waiting.append(record.entry.body["question"])
+        elif record.entry.kind is Kind.ANSWER:
+            waiting = [question for question in waiting if question != record.entry.body["question"]]
+    return waiting
+
+
+def abandoned(chain: Sequence[Record]) -> Record | None:
+    """The record that ended the deployment without a proof, None where there is none."""
+    return next((record for record in chain if record.entry.kind is Kind.ABANDON), None)
+
+
+def last_evaluation(chain: Sequence[Record]) -> Record | None:
+    """The record of the last evaluation, None where there is none."""
+    return next((record for record in reversed(chain) if record.entry.kind is Kind.EVALUATION), None)
 
 
 def gate_records(chain: Sequence[Record]) -> dict[int, Record]:
@@ -57,9 +81,58 @@ def chain_problems(state: ChainState, chain: Sequence[Record]) -> list[str]:
         )
     strange = [r for r in chain if r.sequence > freeze.sequence and r.entry.kind not in AFTER_FREEZE]
     problems += [f"record {r.sequence} after the freeze is a {r.entry.kind}" for r in strange]
-    times = [record.time for record in chain]
-    problems += [f"record {i} is older than the one before it" for i in range(1, len(times)) if times[i] < times[i - 1]]
+    return problems + [f"record {r.sequence} has no time: {r.time!r}" for r in chain if _moment(r) is None]
+
+
+def clock_notes(chain: Sequence[Record]) -> list[str]:
+    """Where the machine's clock was set back. No problem: the chain has the order, and honest clocks are set."""
+    moments = [_moment(record) for record in chain]
+    return [
+        f"the clock was set back before record {chain[i].sequence}"
+        for i in range(1, len(chain))
+        if (now := moments[i]) is not None and (before := moments[i - 1]) is not None and now < before
+    ]
+
+
+def _moment(record: Record) -> datetime | None:
+    """The moment of a record, None for what is no time or says no offset."""
+    try:
+        found = datetime.fromisoformat(record.time)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
+
+
+def order_problems(chain: Sequence[Record], phases: Iterable[int]) -> list[str]:
+    """Each phase was judged when all before it had passed, as `deploy` and `gate` demand, and frozen after the last.
+
+    This is what a record that was moved or left out violates, also when all hashes were made to fit again.
+    """
+    problems, passed = [], set()
+    for record in chain:
+        if record.entry.kind is Kind.FREEZE:
+            problems += [f"frozen before phase {phase} had passed" for phase in sorted(set(phases) - passed)[:1]]
+        if record.entry.kind is not Kind.GATE or not record.entry.subject.startswith("phase-"):
+            continue
+        number = int(record.entry.subject.removeprefix("phase-"))
+        open_ones = [phase for phase in sorted(phases) if phase < number and phase not in passed]
+        problems += [f"{_title(record)} before phase {phase} had passed" for phase in open_ones[:1]]
+        if record.entry.body["passed"]:
+            passed.add(number)
+        else:
+            passed.discard(number)
     return problems
+
+
+def shape_problems(records: Sequence[Record]) -> list[str]:
+    """Every verdict of a phase's record has what `policy_problems` reads: gate, findings and failures."""
+    return [
+        f"{_title(record)}: verdict {name!r} has no {part}"
+        for record in records
+        for name, gate in record.entry.body.get("gates", {}).items()
+        for part in ("gate", "findings", "failures")
+        if part not in gate
+    ]
 
 
 def pack_problems(records: Sequence[Record], pack: str) -> list[str]:
@@ -162,7 +235,7 @@ def _figure_problems(name: str, gate: dict, record: Record) -> list[str]:
 
 
 def gate_problems(chain: Sequence[Record], expected: ExpectedGates) -> list[str]:
-    """Each phase's last record passed, with every expected gate under its own policy gate, and in the order of phases.
+    """Each phase's last record passed, with every expected gate under its own policy gate.
 
     expected: phase -> gate name -> gate id; a phase with no names must only have passed with at least one gate.
     """

@@ -34,7 +34,7 @@ PROPERTIES: dict[str, str] = {
     "inputs-unchanged": "config, weights and tokenizer have the hashes that every record names",
     "weights-labelled": "made-up weights are called synthetic in description, records and figures",
     "thresholds-of-the-policy": "every recorded verdict follows from its figures and the policy's own thresholds",
-    "every-gate-passed": "each phase before this one has a last record that passed, with every gate that the plan asks for",
+    "every-gate-passed": "each phase has a last record that passed, judged after those before it, with every gate that the plan asks for",
     "documents-from-evidence": "every number of the documents stands in the evidence",
     "artifacts-rebuilt": "text and kernels built again from the model and the choices have the recorded keys",
     "oracle-holds": "the FP32 oracle agrees with an independent implementation on tokens drawn after the freeze",

@@ -17,6 +17,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -47,6 +48,7 @@ class Kind(StrEnum):
     ANSWER = "answer"
     FREEZE = "freeze"
     ABANDON = "abandon"
+    EVALUATION = "evaluation"
     REPAIR = "repair"
 
 
@@ -133,6 +135,99 @@ class ChainState(msgspec.Struct, frozen=True):
         return self.broken < 0
 
 
+class _Finding(msgspec.Struct, frozen=True):
+    """A metric of a verdict, as a phase's record holds it."""
+
+    metric: str
+    value: float
+    threshold: float
+    passed: bool
+
+
+class _Gate(msgspec.Struct, frozen=True):
+    """A verdict of a phase's record."""
+
+    passed: bool
+    gate: str = ""
+    findings: tuple[_Finding, ...] = ()
+    failures: tuple[dict[str, Any], ...] = ()
+
+
+class _Phase(msgspec.Struct, frozen=True):
+    """The body of a phase's record."""
+
+    passed: bool
+    gates: dict[str, _Gate]
+    data: dict[str, Any] = {}
+    fault: str = ""
+
+
+class _Freeze(msgspec.Struct, frozen=True):
+    """The body of a freeze: the hash of the record before it."""
+
+    head: str
+
+
+class _Question(msgspec.Struct, frozen=True):
+    """The body of a question, and of its answer."""
+
+    question: str
+    answer: str = ""
+
+
+class _Experiment(msgspec.Struct, frozen=True):
+    """The body of an experiment of phase 4 or 5."""
+
+    phase: int
+    name: str
+    kept: bool
+    reason: str
+
+
+class _Worded(msgspec.Struct, frozen=True):
+    """The body of a decision or a lesson; a record of an older pack may lack a field."""
+
+    choice: str = ""
+    alternatives: tuple[str, ...] = ()
+    reason: str = ""
+    evidence: str = ""
+    symptom: str = ""
+    cause: str = ""
+    fix: str = ""
+    check: str = ""
+
+
+class _Evaluation(msgspec.Struct, frozen=True):
+    """The body of an evaluation: its result, the verdict's words, and what was violated."""
+
+    result: str
+    verdict: str
+    violated: tuple[str, ...] = ()
+
+
+_PHASE = re.compile(r"phase-\d{1,3}", re.ASCII)
+_BODIES: dict[Kind, type] = {
+    Kind.FREEZE: _Freeze,
+    Kind.QUESTION: _Question,
+    Kind.ANSWER: _Question,
+    Kind.EVALUATION: _Evaluation,
+    Kind.EXPERIMENT: _Experiment,
+    Kind.DECISION: _Worded,
+    Kind.LESSON: _Worded,
+}
+
+
+def shape_of(entry: Entry) -> None:
+    """Raise a ValueError for a body that readers of its kind could not read: what is there must have the right type."""
+    shape = _BODIES.get(entry.kind)
+    if entry.kind is Kind.GATE and entry.subject.startswith("phase-"):
+        if not _PHASE.fullmatch(entry.subject):
+            raise ValueError(f"subject {entry.subject!r}, expected phase-N")
+        shape = _Phase
+    if shape is not None:
+        msgspec.convert(entry.body, shape)
+
+
 def canonical(value: Any) -> bytes:
     """Canonical JSON: sorted keys, no spaces, UTF-8; NaN and infinity are refused."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
@@ -207,17 +302,17 @@ def _examine(line: bytes, sequence: int, previous: str) -> tuple[str, str]:
     """What is wrong with a line as record `sequence` after hash `previous` ("" if nothing), and its hash."""
     try:
         raw = json.loads(line)
-        msgspec.convert(raw, Record)
-    except (ValueError, msgspec.ValidationError) as error:
+        shape_of(msgspec.convert(raw, Record).entry)
+        found = digest({name: value for name, value in raw.items() if name != "hash"})
+    except (ValueError, RecursionError) as error:  # a wrong type, NaN and half a surrogate are ValueErrors too
         return f"not a record: {error}", ""
     if raw["sequence"] != sequence:
         return f"sequence number {raw['sequence']}, expected {sequence}: a record was removed, added or moved", ""
     if raw["previous"] != previous:
         return f"previous hash {raw['previous'][:12]}, expected {previous[:12]}: the record before it was altered", ""
-    claimed = raw.pop("hash")
-    if digest(raw) != claimed:
-        return f"hash {claimed[:12]}, but the content gives {digest(raw)[:12]}: the record was altered", ""
-    return "", claimed
+    if found != raw["hash"]:
+        return f"hash {raw['hash'][:12]}, but the content gives {found[:12]}: the record was altered", ""
+    return "", found
 
 
 def _check(entry: Entry) -> None:
@@ -227,6 +322,10 @@ def _check(entry: Entry) -> None:
     for name, value in entry.inputs.items():
         if len(value) != 64 or set(value) - set("0123456789abcdef"):
             raise Refusal(f"input {name} = {value!r}", expected="a SHA-256 in hex", where=where)
+    try:
+        shape_of(entry)
+    except ValueError as error:
+        raise Refusal(f"{error}", expected=f"the body of a {entry.kind} record", where=where) from error
     if entry.kind is Kind.GATE and not (entry.inputs and (entry.figures or entry.body)):
         raise Refusal("a gate record without inputs or without a verdict", expected="both", where=where)
     for name, figure in entry.figures.items():

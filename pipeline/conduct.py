@@ -19,6 +19,7 @@ from npu.device import DeviceFault
 from pipeline import documents, journal
 from pipeline.context import PhaseContext
 from pipeline.deployment import OPTIMISATION, Deployment, State
+from pipeline.intake import require_unchanged
 from pipeline.phases import block, decode, integrate, kernels, model, oracle, prefill
 from pipeline.phases.outcome import Outcome, summary
 from pipeline.registry import harvest
@@ -71,12 +72,14 @@ def run_phase(ctx: PhaseContext, phase: int) -> int:
             f"phase {phase} before phase {missing[0]}", expected="the phases in order", where=deployment.name,
             next_step=f"scripts/deploy.py --name {deployment.name}",
         )  # fmt: skip
+    require_unchanged(ctx.description)
     _state(deployment, lambda s: replace_phase(s, phase, "running", f"phase {phase}: {title}"))
     started = time.monotonic()
     try:
         outcome = module.run(ctx)
     except DeviceFault as fault:
         return _fault(ctx, phase, str(fault), time.monotonic() - started)
+    require_unchanged(ctx.description)  # the record names these files: they must have been what was judged, to the end
     outcome.wall = WallTime(run=round(time.monotonic() - started, 3))
     record = evidence.append(deployment.evidence, outcome.record(phase, ctx))
     harvest(deployment.folder.parent, record, deployment.name)
@@ -155,7 +158,7 @@ def finish(ctx: PhaseContext) -> None:
                   inputs=frozen_inputs(ctx), synthetic_weights=ctx.description.synthetic),
         )  # fmt: skip
     # A kill may have come between the record and what follows from it.
-    if not deployment.state().frozen:
+    if not deployment.kept_state().frozen:
         _state(
             deployment, lambda s: replace(s, frozen=True, detail="frozen", next=NEXT_DONE.format(name=deployment.name))
         )

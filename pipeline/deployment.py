@@ -2,7 +2,7 @@
 """A deployment: one folder under deployments/ in the user's working directory, and what has been done in it.
 
     deployment.json   what is deployed: model directory, name, device, choices, hashes; written once by `deploy`
-    state.json        phase -> status, and the worker's last word
+    state.json        phase -> status, and the worker's last word; what the chain says too, the chain decides
     evidence.jsonl    the chain of records; a phase is passed only if its gate record says so
     UNDER_WAY         the marker: from `deploy` until phase 6 passed or `abandon`; names process, time, pack hash
     choices.json      the plan's choices that phases 4 and 5 accepted; its SHA-256 stands in their gate record
@@ -13,21 +13,24 @@ Everything but the chain can be made again from it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
-from judge import evidence
-from pipeline.files import read_json, write_json, write_whole
+from judge import claims, evidence
+from pipeline.files import convert, read_as, write_json, write_whole
 from planner.plan import Choices
 from refusal import Refusal
 
 ROOT = Path("deployments")
 MARKER = "UNDER_WAY"
+_REWRITE = "remove the file and run scripts/deploy.py MODEL as before: it is held against what was frozen"
+_REMADE = "remove the file: what counts in it stands in the evidence"
 OPTIMISATION = (4, 5)  # the phases whose records may hold other choices than the description
 
 
@@ -76,14 +79,14 @@ class Deployment:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        raw = read_json(folder / "deployment.json")
-        if raw is None:
+        found = read_as(folder / "deployment.json", Description, _REWRITE)
+        if found is None:
             there = sorted(path.parent.name for path in folder.parent.glob("*/deployment.json"))
             raise Refusal(
                 f"no deployment {folder.name!r}", expected=f"one of {', '.join(there)}" if there else "one that was started",
                 where=str(folder.parent), next_step="scripts/deploy.py MODEL",
             )  # fmt: skip
-        self.description = msgspec.convert(raw, Description)
+        self.description = found
 
     @property
     def name(self) -> str:
@@ -106,10 +109,10 @@ class Deployment:
         """
         folder = root / description.name
         path = folder / "deployment.json"
-        before = read_json(path)
-        if before is None:
+        there = read_as(path, Description, _REWRITE)
+        if there is None:
             write_json(path, msgspec.to_builtins(description))
-        elif (there := msgspec.convert(before, Description)) != description:
+        elif there != description:
             differing = [f.name for f in fields(Description) if getattr(there, f.name) != getattr(description, f.name)]
             raise Refusal(
                 f"deployment {description.name!r} exists with another {', '.join(differing)}",
@@ -125,9 +128,29 @@ class Deployment:
         return deployment
 
     def state(self) -> State:
-        """The state as last written; an empty one before the first phase."""
-        raw = read_json(self.folder / "state.json")
-        return State() if raw is None else msgspec.convert(raw, State)
+        """The state as last written, but question, freeze and abandonment as the chain has them.
+
+        A broken chain says nothing: then they stay as written.
+        """
+        kept = self.kept_state()
+        try:
+            chain = list(evidence.records(self.evidence))
+        except Refusal:
+            return kept
+        return replace(
+            kept,
+            question=next(reversed(claims.open_questions(chain)), None),
+            frozen=claims.last_freeze(chain) is not None,
+            abandoned=claims.abandoned(chain) is not None,
+        )
+
+    def kept_state(self) -> State:
+        """state.json alone; an empty state where there is none.
+
+        Raises:
+            Refusal: it is no state.
+        """
+        return read_as(self.folder / "state.json", State, _REMADE) or State()
 
     def save(self, state: State) -> None:
         """Write the state, whole."""
@@ -158,7 +181,7 @@ class Deployment:
         if not accepted:
             return self.description.choices
         last = accepted[-1].entry
-        raw, wanted = last.body["data"]["choices"], last.inputs["choices"]
+        raw, wanted = last.body.get("data", {}).get("choices"), last.inputs.get("choices", "")
         path = self.folder / "choices.json"
         found = evidence.file_digest(path) if path.exists() else ""
         if evidence.digest(raw) != wanted or (found and found not in self._known_choices()):
@@ -168,7 +191,7 @@ class Deployment:
             )  # fmt: skip
         if found != wanted:
             write_whole(path, evidence.canonical(raw))
-        return msgspec.convert(raw, Choices)
+        return convert(raw, Choices, self.evidence)
 
     def _known_choices(self) -> set[str]:
         """The hashes of all choices that any record names: a kill may leave the file one record behind."""
@@ -185,7 +208,7 @@ class Deployment:
 
     def log(self, line: str) -> None:
         """Append a line to the worker's log; lost lines do no harm, so it is not synced."""
-        with (self.folder / "worker.log").open("a") as stream:
+        with contextlib.suppress(OSError), (self.folder / "worker.log").open("a", errors="replace") as stream:
             stream.write(f"{now()} {line}\n")
 
     def write(self, relative: str, text: str) -> Path:

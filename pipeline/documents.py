@@ -10,9 +10,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from judge.claims import open_questions
 from judge.evidence import Kind, Record, records, verify_chain
 from pipeline.deployment import Deployment
-from pipeline.files import write_whole
+from pipeline.files import read_text, write_whole
 
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 
@@ -28,7 +29,7 @@ def stale(deployment: Deployment) -> list[str]:
     names = []
     for name, _, body in _bodies(deployment):
         path = deployment.folder / name
-        text = path.read_text() if path.exists() else ""
+        text = read_text(path) if path.exists() else ""
         if text.count(BEGIN) != 1 or "\n".join([BEGIN, *body, END]) not in text:
             names.append(name)
     return names
@@ -47,7 +48,7 @@ def _bodies(deployment: Deployment) -> tuple[tuple[str, str, list[str]], ...]:
 def _splice(path: Path, title: str, body: list[str]) -> None:
     """Replace the generated part of a document; make the document where there is none."""
     generated = "\n".join([BEGIN, *body, END])
-    text = path.read_text() if path.exists() else f"# {title}\n\n{BEGIN}\n{END}\n\n## Notes\n"
+    text = read_text(path) if path.exists() else f"# {title}\n\n{BEGIN}\n{END}\n\n## Notes\n"
     if BEGIN not in text or END not in text:
         text = text.rstrip("\n") + f"\n\n{BEGIN}\n{END}\n"
     before, rest = text.split(BEGIN, 1)
@@ -88,7 +89,7 @@ def _issues(chain: list[Record]) -> list[str]:
             failing = [name for name, gate in record.entry.body["gates"].items() if not gate["passed"]]
             what = ", ".join(failing) or str(record.entry.body.get("fault", ""))[:160]
             lines.append(f"- {subject} failed (record {record.hash[:12]}): {what}")
-    questions = _open_questions(chain)
+    questions = open_questions(chain)
     lines += [f"- question to a human: {question}" for question in questions]
     if len(lines) == 1:
         lines.append("- none")
@@ -126,16 +127,6 @@ def _lesson(record: Record) -> list[str]:
 def _inline(text: str) -> str:
     """One line: what somebody worded must not end the generated part, nor begin another line."""
     return " ".join(text.replace("<!--", "< !--").split())
-
-
-def _open_questions(chain: Iterable[Record]) -> list[str]:
-    waiting: list[str] = []
-    for record in chain:
-        if record.entry.kind == Kind.QUESTION:
-            waiting.append(record.entry.body["question"])
-        elif record.entry.kind == Kind.ANSWER:
-            waiting = [question for question in waiting if question != record.entry.body["question"]]
-    return waiting
 
 
 def _trajectory(deployment: Deployment, chain: list[Record]) -> list[str]:

@@ -21,6 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from judge.gates import Dispatch, judge_kernel
@@ -31,7 +32,7 @@ from npu.device import Device
 from npu.toolchain import flow_of, signatures, source_files, source_place, steps
 from pipeline.deployment import ROOT, now
 from pipeline.exercise import case_of, exercise, gate_of
-from pipeline.files import read_json, write_json
+from pipeline.files import convert, read_json, write_json
 from pipeline.tape import RecordingDevice, Tape, bits
 from refusal import Refusal
 
@@ -156,6 +157,24 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+class Subject(msgspec.Struct, frozen=True):
+    """What was emitted: of which deployment, if of any, and whether its weights are made up."""
+
+    synthetic: bool
+    deployment: str | None = None
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """The manifest of an emitted folder."""
+
+    schema: int
+    subject: Subject
+    policy: str
+    made: str
+    designs: list[str]
+    files: dict[str, str]
+
+
 def check_folder(folder: Path) -> tuple[str, dict[str, Any]]:
     """The id and manifest of an emitted folder whose files are all as they were written.
 
@@ -167,6 +186,7 @@ def check_folder(folder: Path) -> tuple[str, dict[str, Any]]:
         raise Refusal(
             f"no manifest.json in {folder}", expected="a folder that scripts/emit.py wrote", where="--emitted"
         )
+    convert(manifest, Manifest, folder / "manifest.json", "emit again, and run that")
     wrong = [
         place
         for place, digest in manifest["files"].items()

@@ -41,7 +41,7 @@ from pipeline.context import CACHE_VARIABLE, PhaseContext, Subject, fixture_choi
 from pipeline.deployment import OPTIMISATION, Deployment
 from pipeline.evaluation_report import conclude
 from pipeline.exercise import exercise, gate_of
-from pipeline.files import read_json
+from pipeline.files import convert, read_as, read_text
 from pipeline.intake import hashes
 from pipeline.model_session import legality_of
 from pipeline.phases import block, integrate, model, oracle
@@ -162,14 +162,16 @@ class Evaluator:
         state = evidence.verify_chain(self.deployment.evidence)
         self.chain: list[Record] = list(evidence.records(self.deployment.evidence)) if state.intact else []
         self.facts["evidence"] = f"{state.records} records, head {state.head}"
-        problems = claims.chain_problems(state, self.chain)
+        self.gates = claims.gate_records(self.chain)
+        self.judged = list(self.gates.values())
+        problems = claims.chain_problems(state, self.chain) + claims.shape_problems(self.judged)
         self._add("evidence-unbroken", problems, f"{state.records} records")
         if problems:
             return
         self.freeze = claims.last_freeze(self.chain)
-        self.gates = claims.gate_records(self.chain)
-        self.judged = list(self.gates.values())
         self.facts["frozen"] = self.freeze.time
+        if notes := claims.clock_notes(self.chain):
+            self.facts["clock"] = f"{'; '.join(notes)} (the chain has the order)"
 
     def _claims(self) -> None:
         """What records say, held against files: cheap, and all of it is looked at."""
@@ -187,13 +189,14 @@ class Evaluator:
         self._add(
             "inputs-unchanged", claims.input_problems(counted, files), f"{len(files)} files, {len(counted)} records"
         )
-        provenance = (read_json(directory / "provenance.json") or {}).get("weights") == "synthetic"
+        provenance = (read_as(directory / "provenance.json", dict) or {}).get("weights") == "synthetic"
         self.synthetic = self.synthetic or provenance
         labels = claims.label_problems(counted, self.description.synthetic, provenance)
         self._add("weights-labelled", labels, "provenance.json, description, records and figures")
         figures = sum(len(record.entry.figures) for record in self.judged)
         self._add("thresholds-of-the-policy", claims.policy_problems(self.judged, policy), f"{figures} figures")
-        self._add("every-gate-passed", claims.gate_problems(self.chain, self._expected()), f"phases {list(PHASES)}")
+        passed = claims.gate_problems(self.chain, self._expected()) + claims.order_problems(self.chain, PHASES)
+        self._add("every-gate-passed", passed, f"phases {list(PHASES)}")
 
     def _expected(self) -> claims.ExpectedGates:
         """phase -> gates that must have been judged, derived from the description alone; phase 1's follow from the plan."""
@@ -229,7 +232,7 @@ class Evaluator:
                 problems += [f"{record.entry.kind} {record.hash[:12]}: {problem}" for problem in strange]
         pages = [page for page in sorted(self.deployment.folder.glob("*.md")) if page.name != "evaluation_report.md"]
         for page in pages:
-            before, _, rest = page.read_text().partition(documents.BEGIN)
+            before, _, rest = read_text(page).partition(documents.BEGIN)
             inside, _, after = rest.partition(documents.END)
             prose = before + "\n" * inside.count("\n") + after  # what is between the markers was compared whole
             problems += [f"{page.name}: {problem}" for problem in unjustified(prose, known)]
@@ -240,7 +243,8 @@ class Evaluator:
     def _choices_at(self, phase: int) -> Choices:
         """The choices under which a phase's record was made."""
         if phase in OPTIMISATION:
-            return msgspec.convert(self.gates[phase].entry.body["data"]["choices"], Choices)
+            raw = self.gates[phase].entry.body.get("data", {}).get("choices")
+            return convert(raw, Choices, self.deployment.evidence)
         return self.description.choices if phase < OPTIMISATION[0] else self.deployment.choices()
 
     def _rebuild(self) -> None:
@@ -363,7 +367,10 @@ class Evaluator:
         self._add("work-on-the-device", work, f"{subject.name}: {counted} multiply-adds counted on the device")
 
     def _runner(self) -> None:
-        recorded = self.deployment.whole_model().entry.body["data"]["greedy"]
+        whole = self.deployment.whole_model()
+        if whole is None:
+            raise Refusal("no record has greedy tokens", expected="those of the model's gate", where="evidence.jsonl")
+        recorded = whole.entry.body["data"]["greedy"]
         runner = Runner(self.ctx.model.session(), tokenizer_of(self.ctx.model))
         produced = [token for token, _ in runner.stream(recorded["prompt_ids"], integrate.TOKENS, stop=False)]
         verdict = judge_runner(produced, recorded["ids"][: integrate.TOKENS], self.ctx.policy)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole files or none: a reader never sees a half-written one, whenever the writer is killed."""
+"""Whole files or none: a reader never sees a half-written one, whenever the writer is killed.
+
+What is read may have been edited or torn by others: a file that is not what it should be is refused by name.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,13 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
+
+from refusal import Refusal
+
+T = TypeVar("T")
 
 
 def write_whole(path: Path, data: str | bytes) -> None:
@@ -31,6 +40,53 @@ def write_json(path: Path, value: Any) -> None:
     write_whole(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
 
 
-def read_json(path: Path) -> Any | None:
-    """The value of a JSON file, or None where there is no file."""
-    return json.loads(path.read_text()) if path.exists() else None
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file.
+
+    Raises:
+        Refusal: it is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise Refusal(f"byte {error.start} is not UTF-8", expected="text in UTF-8", where=str(path),
+                      next_step=f"write {path} as UTF-8 again") from error  # fmt: skip
+
+
+def read_json(path: Path, remedy: str = "") -> Any | None:
+    """The value of a JSON file, or None where there is no file.
+
+    Args:
+        remedy: what makes a broken file good again.
+
+    Raises:
+        Refusal: it is not JSON.
+    """
+    if not path.exists():
+        return None
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:  # not UTF-8 is a ValueError too
+        raise _broken(path, str(error), remedy) from error
+
+
+def read_as(path: Path, type_: type[T], remedy: str = "") -> T | None:
+    """The value of a JSON file as a typed one, or None where there is no file.
+
+    Raises:
+        Refusal: it is not JSON, or not of that type.
+    """
+    return convert(read_json(path, remedy), type_, path, remedy) if path.exists() else None
+
+
+def convert(value: Any, type_: type[T], path: Path, remedy: str = "") -> T:
+    """Plain JSON values as a typed one; a Refusal that names the file where they do not fit."""
+    try:
+        return msgspec.convert(value, type_)
+    except msgspec.ValidationError as error:
+        raise _broken(path, str(error), remedy) from error
+
+
+def _broken(path: Path, problem: str, remedy: str) -> Refusal:
+    return Refusal(f"not as it was written: {problem}", expected="the JSON that a verb wrote there", where=str(path),
+                   next_step=remedy or f"restore or remove {path}")  # fmt: skip

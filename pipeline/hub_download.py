@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 from filelock import FileLock, Timeout
 
-from pipeline.files import read_json, write_json, write_whole
+from pipeline.files import read_as, write_json, write_whole
 from pipeline.model_source import HubId, Progress, refuse_other_formats
 from reference.oracle.weights import INDEX, SINGLE, default_cache_dir, file_sha256
 from refusal import Refusal
@@ -230,7 +230,7 @@ def _follow(plan: Plan, hub: HubId, progress: Progress, seconds: float) -> str:
 
 
 def _read_ledger(path: Path) -> dict[str, Any]:
-    return read_json(path) or {}
+    return read_as(path, dict) or {}
 
 
 def download(plan: Plan) -> None:

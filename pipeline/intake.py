@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from judge.evaluation import differences
 from judge.evidence import file_digest
 from judge.policy import load_policy
 from pipeline.deployment import Description, slug
-from pipeline.files import read_json
+from pipeline.files import read_as
 from pipeline.manifest import pack_hash
 from pipeline.model_source import resolve
 from planner.graph import require_supported
@@ -64,7 +66,7 @@ def describe(
     config = load_config(directory, tuple(accept_keys))
     require_supported(config)
     weights = open_weights(config)
-    provenance = read_json(directory / "provenance.json") or {}
+    provenance = read_as(directory / "provenance.json", dict) or {}
     described = "synthetic" if synthetic else str(provenance.get("weights", "as found in the model directory"))
     chosen = choices_for(config, layers=layers, context=context)
     return Description(
@@ -106,4 +108,23 @@ def hashes(directory: Path, weights: Weights) -> dict[str, str]:
     return found
 
 
-__all__ = ["choices_for", "describe", "hashes", "pack_hash", "require_judgeable"]
+def require_unchanged(description: Description) -> None:
+    """Refuse a model whose files are no longer those of intake, by their names.
+
+    Weights are hashed again only where size, times or inode are others than when they were hashed last.
+
+    Raises:
+        Refusal: a file that changed, came or went; or a directory that is gone.
+    """
+    directory = Path(description.model_dir)
+    found = hashes(directory, open_weights(load_config(directory, description.accepted_keys)))
+    changed = differences("", found, description.inputs)
+    if changed:
+        raise Refusal(
+            f"changed since intake:{';'.join(changed)}", expected="the files that every record of the deployment names",
+            where=str(directory),
+            next_step=f"put the files back, or deploy these under another name: scripts/deploy.py {shlex.quote(str(directory))} --name NEW",
+        )  # fmt: skip
+
+
+__all__ = ["choices_for", "describe", "hashes", "pack_hash", "require_judgeable", "require_unchanged"]

@@ -130,7 +130,7 @@ def absent_files(directory: Path) -> list[str]:
         return absent if (directory / SINGLE).is_file() else [*absent, SINGLE]
     try:
         shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError):
+    except (ValueError, KeyError, AttributeError, TypeError):
         return absent  # the weights' own check says what is wrong with the index
     return absent + [name for name in shards if not (directory / name).is_file()]
 

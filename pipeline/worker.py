@@ -13,8 +13,9 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -23,11 +24,30 @@ from npu.device import Device
 from pipeline.conduct import conduct, run_phase
 from pipeline.context import PhaseContext, cache_directory
 from pipeline.deployment import Deployment, now
-from pipeline.files import read_json, write_json
+from pipeline.faults import FAULT, denied
+from pipeline.files import read_as, write_json
 from refusal import Refusal
 
 POLL_SECONDS = 0.2
 PACK = Path(__file__).resolve().parent.parent
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class Started:
+    """worker.pid: the process that was started last. identity: see `process_identity`; "" in a file of an older pack."""
+
+    pid: int
+    time: str = ""
+    identity: str = ""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """worker.json: the exit code of the worker that ended last."""
+
+    code: int
+    time: str = ""
 
 
 def start(deployment: Deployment, *, until: int | None = None, again: int | None = None) -> None:
@@ -47,7 +67,8 @@ def launch(deployment: Deployment, command: list[str], environment: Mapping[str,
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, start_new_session=True, env=environment
         )
-    write_json(deployment.folder / "worker.pid", {"pid": process.pid, "time": now()})
+    started = Started(process.pid, now(), process_identity(process.pid))
+    write_json(deployment.folder / "worker.pid", asdict(started))
 
 
 def running(deployment: Deployment) -> bool:
@@ -57,14 +78,14 @@ def running(deployment: Deployment) -> bool:
             pass
     except Timeout:
         return True
-    started = read_json(deployment.folder / "worker.pid")
-    return bool(started) and result(deployment) is None and _alive(started["pid"])
+    started = read_as(deployment.folder / "worker.pid", Started)
+    return started is not None and result(deployment) is None and _alive(started)
 
 
 def result(deployment: Deployment) -> int | None:
     """The exit code of the last worker, None while there is none."""
-    found = read_json(deployment.folder / "worker.json")
-    return None if found is None else found["code"]
+    found = read_as(deployment.folder / "worker.json", Ended)
+    return None if found is None else found.code
 
 
 def follow(deployment: Deployment, seconds: float, position: int = 0) -> Iterator[str]:
@@ -128,14 +149,22 @@ class Ending:
 
 @contextlib.contextmanager
 def ending(deployment: Deployment) -> Iterator[Ending]:
-    """Write worker.json last, whatever happens inside; a refusal goes into the log."""
+    """Write worker.json last, whatever happens inside; what is refused goes into the log, and so does a fault of the pack.
+
+    On a disk that takes no file nothing can be written down: then the error stream alone says so.
+    """
     end = Ending()
     try:
         yield end
-    except Refusal as refusal:
-        deployment.log(f"refused: {refusal}")
+    except Exception as error:
+        refusal = error if isinstance(error, Refusal) else denied(error)
+        end.code = FAULT if refusal is None else 2
+        said = f"fault of the pack: {type(error).__name__}: {error}" if refusal is None else f"refused: {refusal}"
+        deployment.log(said)
+        print(said if refusal is not None else traceback.format_exc(), file=sys.stderr, flush=True)
     finally:
-        record_end(deployment, end.code)
+        with contextlib.suppress(OSError):
+            record_end(deployment, end.code)
 
 
 def record_end(deployment: Deployment, code: int) -> None:
@@ -143,17 +172,30 @@ def record_end(deployment: Deployment, code: int) -> None:
     write_json(deployment.folder / "worker.json", {"code": code, "time": now()})
 
 
-def _alive(pid: int) -> bool:
+def process_identity(pid: int) -> str:
+    """What tells a process from every other that had its number or will have it; "" where there is none.
+
+    The boot's id and the ticks since boot at which the process started (field 22 of /proc/PID/stat, see proc(5)).
+    """
+    found = _stat(pid)
+    return "" if not found else f"{_BOOT.read_text().strip()} {found[19]}"
+
+
+def _alive(started: Started) -> bool:
+    """Whether that process still runs: a number alone may be another's by now."""
     with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
+        os.waitpid(started.pid, os.WNOHANG)
+    found = _stat(started.pid)
+    # Z, X: one that ended and that nobody has waited for; the first process of a container often does not.
+    return bool(found) and found[0] not in "ZX" and process_identity(started.pid) == started.identity
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat behind the name, from the state (field 3) on; none where there is no such process."""
     try:
-        os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
-        return False
-    return (
-        state not in "ZX"
-    )  # one that ended and that nobody has waited for: the first process of a container often does not
+        return []
 
 
 def main(arguments: list[str]) -> int:

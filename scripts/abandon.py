@@ -11,7 +11,7 @@ from scripts.environment import enter
 
 enter()
 
-from pipeline.verbs.status import abandon
+from pipeline.verbs.abandon import abandon
 from pipeline.verbs.console import run
 
 run(abandon)

@@ -23,11 +23,16 @@ ZIG_VARIABLE = "LLM_TO_NPU_ZIG"
 def enter() -> None:
     """Go on inside the environment: returns in it, and replaces the process by one in it otherwise."""
     sys.path.insert(0, str(PACK))
-    folder = location()
-    if Path(sys.prefix).resolve() == folder.resolve() and _stamp(folder) == wanted():
-        return
-    if _stamp(folder) != wanted():
-        make(folder)
+    try:
+        folder = location()
+        if Path(sys.prefix).resolve() == folder.resolve() and _stamp(folder) == wanted():
+            return
+        if _stamp(folder) != wanted():
+            make(folder)
+    except (OSError, UnicodeDecodeError) as error:  # a full disk, a folder that may not be written, a torn file
+        print(f"refused: the environment cannot be made or read: {error}", file=sys.stderr)
+        print("next: mend what is named above, then run the same command again")
+        sys.exit(2)
     python = folder / "bin" / "python"
     os.execv(str(python), [str(python), *sys.orig_argv[1:]] if hasattr(sys, "orig_argv") else [str(python), *sys.argv])
 

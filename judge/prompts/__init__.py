@@ -38,7 +38,7 @@ def load_prompts(path: Path = PROMPTS_PATH) -> Prompts:
     data = path.read_bytes()
     try:
         found = msgspec.convert(tomllib.loads(data.decode()), Prompts)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise Refusal(f"not a list of prompts: {error}", where=str(path)) from error
     prompts = found.greedy + found.chat
     if len(found.greedy) < 3 or not found.chat:

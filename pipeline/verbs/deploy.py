@@ -12,10 +12,11 @@ from pipeline.conduct import PHASES, SKILLS, pending
 from pipeline.context import cache_directory
 from pipeline.deployment import ROOT, Deployment, Description, find
 from pipeline.evaluation_report import after_freeze
+from pipeline.faults import FAULT
 from pipeline.hub_download import Downloading
 from pipeline.intake import describe, pack_hash, require_judgeable
 from pipeline.preflight import forecast, needs_of, require_room
-from pipeline.verbs.console import LIMIT_SECONDS, End, parser
+from pipeline.verbs.console import LIMIT_SECONDS, End, parser, seconds
 from reference.oracle.config import load_config
 from refusal import Refusal
 
@@ -119,6 +120,9 @@ def standing(deployment: Deployment) -> End:
         phase = pending(deployment)[0]
         skill = next_skill(deployment, phase) or SKILLS[phase]
         return End(0, f"scripts/deploy.py --name {deployment.name} --phase {phase}  # skill {skill}")
+    if code == FAULT:
+        print(worker.crash_report(deployment))
+        return End(FAULT, "a human reports this as a fault of the pack, with that traceback")
     if code == 2:
         return End(2, f"scripts/deploy.py --name {deployment.name}  # once what was refused is corrected")
     return End(code, state.next or f"scripts/deploy.py --name {deployment.name}")
@@ -149,7 +153,7 @@ def _parser():
         action="store_true",
         help="the weights are made up (random initialisation): judged without perplexity, and labelled synthetic",
     )
-    p.add_argument("--wait", type=float, default=LIMIT_SECONDS - 5, help="seconds to follow the worker, at most 85")
+    p.add_argument("--wait", type=seconds, default=LIMIT_SECONDS - 5, help="seconds to follow the worker, at most 85")
     return p
 
 

@@ -20,11 +20,11 @@ from npu.twin.device import TwinDevice
 from pipeline.context import cache_directory
 from pipeline.deployment import Description, find
 from pipeline.emission import MODULE, Emission
-from pipeline.intake import describe
+from pipeline.intake import describe, require_unchanged
 from pipeline.model_session import ModelSession, legality_of
 from pipeline.phases.kernels import seed_of
 from pipeline.tape import RecordingDevice
-from pipeline.verbs.console import LIMIT_SECONDS, End, parser
+from pipeline.verbs.console import LIMIT_SECONDS, End, parser, positive
 from pipeline.verbs.kernel import KINDS
 from planner.plan import Choices, make_plan
 from reference.oracle.config import load_config
@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--mode", default="bfp16", choices=["bfp16", "bf16"], help="matrix mode of a GEMM")
     p.add_argument("--kind", default="plain", choices=["plain", "norm", "add", "swiglu"], help="what a GEMV fuses")
     p.add_argument("--dtype", default="bf16", choices=["bf16", "f32"], help="output of a GEMM or GEMV")
-    p.add_argument("--epsilon", type=float, default=1e-5)
+    p.add_argument("--epsilon", type=positive, default=1e-5)
     p.add_argument("--entry", action="append", default=[], help="of a model: only designs of this entry (repeatable)")
     return p
 
@@ -117,6 +117,7 @@ def _subject(args: argparse.Namespace, cache: Path) -> Subject:
     if known.exists():
         deployment = find(args.subject)
         description, choices, name = deployment.description, deployment.choices(), deployment.name
+        require_unchanged(description)
     else:
         description = describe(args.subject, device="twin", layers=args.layers, context=args.context, download=False)
         choices, name = description.choices, None

@@ -16,7 +16,7 @@ from pipeline.context import cache_directory
 from pipeline.deployment import Deployment, find
 from pipeline.evaluate import WORKPLACE
 from pipeline.evaluation_report import conclude
-from pipeline.verbs.console import LIMIT_SECONDS, End, parser
+from pipeline.verbs.console import LIMIT_SECONDS, End, parser, seconds
 from pipeline.verbs.deploy import introduce, watch
 from refusal import Refusal
 
@@ -114,5 +114,7 @@ def _parser():
     p.add_argument(
         "--tokens", type=int, default=least.greedy_tokens, help="greedy tokens on each of the prompts drawn now"
     )
-    p.add_argument("--wait", type=float, default=LIMIT_SECONDS - 5, help="seconds to follow the evaluation, at most 85")
+    p.add_argument(
+        "--wait", type=seconds, default=LIMIT_SECONDS - 5, help="seconds to follow the evaluation, at most 85"
+    )
     return p

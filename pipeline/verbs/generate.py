@@ -11,6 +11,7 @@ from pipeline import worker
 from pipeline.conduct import pending
 from pipeline.context import cache_directory
 from pipeline.deployment import Deployment, find
+from pipeline.intake import require_unchanged
 from pipeline.runner import Runner
 from pipeline.verbs.console import End, parser
 from pipeline.verbs.deploy import introduce
@@ -35,6 +36,7 @@ def generate(arguments: list[str]) -> End:
     args = p.parse_args(arguments)
     deployment = find(args.name)
     introduce(deployment)
+    require_unchanged(deployment.description)
     open_phases = pending(deployment)
     if open_phases:
         print(f"phases {open_phases} have not passed: this text proves nothing")

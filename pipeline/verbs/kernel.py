@@ -27,7 +27,8 @@ from pipeline.exercise import exercise, gate_of
 from pipeline.files import write_whole
 from pipeline.model_session import legality_of
 from pipeline.phases.kernels import seed_of
-from pipeline.verbs.console import End, parser
+from pipeline.verbs.console import End, parser, positive
+from pipeline.verbs.console import seed as seed_of_option
 from planner.tiles import choose_gemm
 from refusal import Refusal
 
@@ -86,7 +87,7 @@ def shape_arguments(p: argparse.ArgumentParser) -> None:
     p.add_argument("--mode", default="bfp16", choices=["bfp16", "bf16"], help="matrix mode of a GEMM")
     p.add_argument("--kind", default="plain", choices=["plain", "norm", "add", "swiglu"], help="what a GEMV fuses")
     p.add_argument("--out", default="bf16", choices=["bf16", "f32"])
-    p.add_argument("--epsilon", type=float, default=1e-5)
+    p.add_argument("--epsilon", type=positive, default=1e-5)
 
 
 def _positive(text: str) -> int:
@@ -142,7 +143,7 @@ def run_kernel(arguments: list[str]) -> End:
     The seed is anybody's, so a miss is told from chance as in an evaluation: by drawing again.
     """
     p = _arguments("run", "Run one kernel design three times with changing data and judge it.")
-    p.add_argument("--seed", type=int, help="seed of the data (default: from the design)")
+    p.add_argument("--seed", type=seed_of_option, help="seed of the data (default: from the design)")
     args = p.parse_args(arguments)
     cache = cache_directory()
     design = design_of(args, cache)

@@ -96,8 +96,8 @@ def run_simulate(arguments: list[str]) -> End:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text()
-    except OSError as error:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise Refusal(f"{error}", expected="a file with MLIR text", where=str(path)) from error
 
 

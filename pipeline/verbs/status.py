@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""status, gate, ask and abandon: where a deployment is, judging a phase again, questions to a human, and the end."""
+"""status, gate and ask: where a deployment is, judging a phase again, and questions to a human."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from judge import evidence
 from judge.evidence import Entry, Kind
 from pipeline import documents, worker
 from pipeline.conduct import PHASES, pending
-from pipeline.deployment import Deployment, find
-from pipeline.evaluation_report import after_freeze
-from pipeline.verbs.console import LIMIT_SECONDS, End, parser
+from pipeline.deployment import find
+from pipeline.evaluation_report import after_freeze, last_word
+from pipeline.verbs.console import LIMIT_SECONDS, End, parser, seconds
 from pipeline.verbs.deploy import ANSWER, introduce, standing, watch
 from refusal import Refusal
 
@@ -20,7 +20,7 @@ def status(arguments: list[str]) -> End:
     """Command line of scripts/status.py."""
     p = parser("status", "Show where a deployment is.")
     p.add_argument("name", nargs="?")
-    p.add_argument("--wait", type=float, default=0.0, help="follow the worker for up to so many seconds (at most 90)")
+    p.add_argument("--wait", type=seconds, default=0.0, help="follow the worker for up to so many seconds (at most 90)")
     args = p.parse_args(arguments)
     deployment = find(args.name)
     introduce(deployment)
@@ -37,7 +37,7 @@ def status(arguments: list[str]) -> End:
         if mark == "running" and not worker.running(deployment):
             mark = "interrupted"
         print(f"  phase {phase} {title:<14} {mark}")
-    print(f"evidence: {chain.records} records, intact; {state.detail}")
+    print(f"evidence: {chain.records} records, intact; {last_word(deployment)}")
     if args.wait:
         return watch(deployment, min(args.wait, LIMIT_SECONDS), worker.log_size(deployment))
     if not pending(deployment):
@@ -50,7 +50,7 @@ def gate(arguments: list[str]) -> End:
     p = parser("gate", "Judge one phase again; the outcome is a new record.")
     p.add_argument("--name")
     p.add_argument("--phase", type=int, required=True, choices=sorted(PHASES))
-    p.add_argument("--wait", type=float, default=LIMIT_SECONDS - 5)
+    p.add_argument("--wait", type=seconds, default=LIMIT_SECONDS - 5)
     args = p.parse_args(arguments)
     deployment = find(args.name)
     introduce(deployment)
@@ -92,21 +92,3 @@ def ask(arguments: list[str]) -> End:
     documents.write(deployment)
     print(f"question recorded: {args.question}")
     return End(3, ANSWER.format(name=deployment.name))
-
-
-def abandon(arguments: list[str]) -> End:
-    """Command line of scripts/abandon.py."""
-    p = parser("abandon", "End a deployment without a proof; its evidence stays.")
-    p.add_argument("name")
-    p.add_argument("--reason", required=True)
-    args = p.parse_args(arguments)
-    deployment: Deployment = find(args.name)
-    if worker.running(deployment):
-        raise Refusal("a worker is running", expected="none", where=deployment.name,
-                      next_step=f"scripts/status.py {deployment.name} --wait {LIMIT_SECONDS}")  # fmt: skip
-    evidence.append(deployment.evidence, Entry(Kind.ABANDON, "abandoned", {"reason": args.reason}))
-    deployment.save(replace(deployment.state(), abandoned=True, detail=f"abandoned: {args.reason}"))
-    deployment.end_marker()
-    documents.write(deployment)
-    print(f"{deployment.name} is abandoned; its evidence stays in {deployment.folder}")
-    return End(0, "scripts/deploy.py MODEL")

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from pipeline.synthesize import config_values, shapes, synthesize
-from pipeline.verbs.console import LIMIT_SECONDS, End, parser
+from pipeline.verbs.console import LIMIT_SECONDS, End, parser, seed
 from refusal import Refusal
 
 
@@ -19,7 +19,7 @@ def synthesize_model(arguments: list[str]) -> End:
     p.add_argument("target", type=Path, help="the model directory to make")
     p.add_argument("--layers", type=int, help="number of layers (default: the shape's own)")
     p.add_argument("--untie", action="store_true", help="give the LM head weights of its own, where the shape ties it")
-    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--seed", type=seed, default=0)
     args = p.parse_args(arguments)
     if args.layers is not None and args.layers < 1:
         raise Refusal(f"--layers {args.layers}", expected="1 or more", where="arguments", next_step="--layers 4")

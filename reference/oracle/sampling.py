@@ -7,6 +7,7 @@ of a comparison only looks like a wrong logit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -29,8 +30,10 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
-            raise Refusal(f"{self}", expected="temperature >= 0, top_k >= 0, 0 < top_p <= 1", where="sampling")
+        # Comparisons with NaN are false: each condition says what must hold.
+        if not (0 <= self.temperature < math.inf and 0 < self.top_p <= 1 and self.top_k >= 0 and self.seed >= 0):
+            expected = "temperature >= 0 and finite, top_k >= 0, 0 < top_p <= 1, seed >= 0"
+            raise Refusal(f"{self}", expected=expected, where="sampling")
 
 
 class Sampler:

@@ -28,7 +28,15 @@ def texts() -> tuple[Text, ...]:
     """All texts in the order of sources.toml: the long one first."""
     with (_HERE / "sources.toml").open("rb") as file:
         entries = tomllib.load(file)["text"]
-    return tuple(Text(content=(_HERE / entry.pop("file")).read_text(encoding="utf-8"), **entry) for entry in entries)
+    return tuple(Text(content=_content(_HERE / entry.pop("file")), **entry) for entry in entries)
+
+
+def _content(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise Refusal(f"byte {error.start} is not UTF-8", expected="the text as shipped", where=str(path),
+                      next_step="install the pack again") from error  # fmt: skip
 
 
 def text(name: str) -> Text:

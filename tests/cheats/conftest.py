@@ -111,16 +111,18 @@ class House:
     # ---- a cheater's tools ----
 
     def forge(self, edit: Callable[[list[dict]], None]) -> None:
-        """Edit the entries of the records and make the chain fit again, freeze and documents included."""
+        """Edit the entries of the records and make the chain fit again: freeze, cited hashes and documents included."""
         records = [json.loads(line) for line in self.evidence.read_text().splitlines()]
         edit(records)
-        head, lines = GENESIS, []
+        head, lines, renamed = GENESIS, [], {}
         for number, record in enumerate(records):
             record["sequence"], record["previous"] = number, head
+            if record["entry"]["body"].get("evidence") in renamed:
+                record["entry"]["body"]["evidence"] = renamed[record["entry"]["body"]["evidence"]]
             if record["entry"]["kind"] == "freeze":
                 record["entry"]["body"]["head"] = head
-            record.pop("hash")
-            record["hash"] = head = digest(record)
+            before = record.pop("hash")
+            record["hash"] = renamed[before] = head = digest(record)
             lines.append(json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
         self.evidence.write_text("\n".join(lines) + "\n")
         self.run("-c", REFRESH, str(self.folder))

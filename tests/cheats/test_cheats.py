@@ -52,7 +52,8 @@ def test_edited_evidence(cheat: House):
 
 def test_evidence_cut_off_and_frozen_again(cheat: House):
     lines = cheat.evidence.read_text().splitlines(keepends=True)
-    cheat.evidence.write_text("".join(lines[:-1]))
+    frozen = next(i for i, line in enumerate(lines) if json.loads(line)["entry"]["kind"] == "freeze")
+    cheat.evidence.write_text("".join(lines[:frozen]))
     assert_rejected(cheat, "evidence-unbroken")
 
 
@@ -80,6 +81,33 @@ def test_skipped_phase(cheat: House):
 
     cheat.forge(skip)
     assert_rejected(cheat, "every-gate-passed")
+
+
+def test_moved_gate(cheat: House):
+    """A phase that was judged before the one that it rests on, in a chain whose hashes and times fit."""
+
+    def move(records):
+        first, second = (
+            next(i for i, r in enumerate(records) if r["entry"]["subject"] == f"phase-{n}") for n in (2, 3)
+        )
+        times = [record["time"] for record in records]
+        records.insert(first, records.pop(second))
+        for record, time in zip(records, times, strict=True):
+            record["time"] = time
+
+    cheat.forge(move)
+    assert_rejected(cheat, "every-gate-passed")
+
+
+def test_written_verdict(cheat: House):
+    """An evaluation.json that names the head of the evidence is no verdict."""
+    head = json.loads(cheat.evidence.read_text().splitlines()[-1])["hash"]
+    (cheat.folder / "evaluation.json").write_text(
+        json.dumps({"verdict": "PROVEN (npu)", "result": "PROVEN", "head": head})
+    )
+    said = cheat.run("-c", STATUS, code=None)
+    assert "PROVEN" not in said
+    assert said.splitlines()[-1] == "next: scripts/evaluate.py fixture"
 
 
 def test_skipped_kernel(cheat: House):
@@ -221,6 +249,14 @@ def test_altered_oracle(cheat_with_pack: House):
     )
     assert_rejected(cheat_with_pack, "oracle-holds")
 
+
+STATUS = """
+import sys
+sys.argv = ["status", "fixture"]
+from pipeline.verbs.console import run
+from pipeline.verbs.status import status
+run(status)
+"""
 
 KEYS = """
 import json, sys

@@ -31,6 +31,17 @@ def test_more_fresh_data_and_true_numbers_in_the_prose_pass_too(cheat: House):
     assert found["result"] == "PROVEN"
 
 
+def test_a_clock_that_was_set_back_in_the_middle_is_told_and_costs_nothing(cheat: House):
+    def earlier(records):
+        for record in records[len(records) // 2 :]:
+            record["time"] = record["time"].replace("20", "19", 1)
+
+    cheat.forge(earlier)
+    found = cheat.evaluate()
+    assert found["violated"] == []
+    assert "set back" in found["facts"]["clock"]
+
+
 def test_another_model_of_the_same_shape_is_proven(honest: House, tmp_path):
     other = House(tmp_path / "other project", honest.pack, honest.caches).deploy(seed=3)
     assert other.evaluate(nonce="a7" * 16)["result"] == "PROVEN"

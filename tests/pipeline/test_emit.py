@@ -274,6 +274,159 @@ def test_a_status_other_than_completed_fails_even_under_a_seal_that_fits(box):
     assert records()[0].entry.figures == {}
 
 
+def first(raw: dict) -> dict:
+    return next(iter(raw["designs"].values()))
+
+
+def remove(*path: object):
+    """A change that takes one value out of the first design."""
+
+    def change(raw: dict) -> None:
+        place = first(raw)
+        for step in path[:-1]:
+            place = place[step]
+        del place[path[-1]]
+
+    return change
+
+
+def put(value: object, *path: object):
+    """A change that puts one value into the first design."""
+
+    def change(raw: dict) -> None:
+        place = first(raw)
+        for step in path[:-1]:
+            place = place[step]
+        place[path[-1]] = value
+
+    return change
+
+
+def slower_median(raw: dict) -> None:
+    first(raw)["time"]["median"] *= 0.5
+
+
+def fewer_times(raw: dict) -> None:
+    first(raw)["seconds"].pop()
+
+
+def fewer_promised(raw: dict) -> None:
+    raw["iterations"] = 3
+    del first(raw)["seconds"][3:]
+
+
+WHOLE = ("abs", "rel", "pearson_loss", "bias", "gain")
+# what somebody sealed again -> words of the refusal
+RESEALED = {
+    **{f"no {name} against the oracle": (remove("reads", 1, "against_oracle", name), name) for name in WHOLE},
+    **{f"no {name} against the twin": (remove("reads", 1, "against_twin", name), name) for name in WHOLE},
+    "no figures of a read": (remove("reads", 1, "against_oracle"), "against_oracle"),
+    "a figure below zero": (put(-0.001, "reads", 1, "against_oracle", "rel"), "rel"),
+    "a figure that is a word": (put("small", "reads", 1, "against_oracle", "rel"), "rel"),
+    "more than all is equal": (put(1.5, "reads", 0, "equal_to_twin"), "equal_to_twin"),
+    "a correlation beyond its range": (put(2.5, "reads", 0, "against_oracle", "pearson_loss"), "pearson_loss"),
+    "an output without a hash": (put("none", "reads", 0, "output"), "output"),
+    "a failure that has no name": (put(["odd"], "reads", 0, "failures"), "odd"),
+    "within although a failure is named": (put(["stale"], "reads", 1, "failures"), "within"),
+    "within although its figure is beyond": (put(1.9, "reads", 1, "against_oracle", "rel"), "within"),
+    "not within although it is": (put(False, "reads", 1, "within"), "within"),
+    "not passed although it did": (put(False, "passed"), "passed"),
+    "a time below zero": (put(-1e-6, "seconds", 4), "seconds"),
+    "a time of nothing": (put(0.0, "seconds", 4), "seconds"),
+    "a median that the times do not have": (slower_median, "median"),
+    "a time fewer than promised": (fewer_times, "20"),
+    "fewer promised than are due": (fewer_promised, "20"),
+    "no spread": (remove("time"), "time"),
+    "another gate": (put("", "gate"), "gate"),
+    "a dispatch that is none": (put(7, "dispatches", 0), "dispatches"),
+    "reads that are none": (put({}, "reads"), "reads"),
+    "a design that is none": (lambda raw: raw["designs"].update({next(iter(raw["designs"])): []}), "designs"),
+    "designs that are none": (lambda raw: raw.update(designs=[]), "designs"),
+    "a machine that is none": (lambda raw: raw.update(machine=3), "machine"),
+    "no start": (lambda raw: raw.pop("started"), "started"),
+    "an end that is no time": (lambda raw: raw.update(ended="later"), "ended"),
+    "a word more": (lambda raw: raw.update(trust="me"), "trust"),
+}
+
+
+@pytest.mark.parametrize("outputs", [True, False])
+@pytest.mark.parametrize("how", RESEALED)
+def test_results_that_are_not_whole_or_contradict_themselves_are_refused_whatever_their_seal(how, outputs, box):
+    if not outputs:
+        shutil.rmtree(box / "outputs")
+    change, word = RESEALED[how]
+    reseal(box, change)
+    with pytest.raises(Refusal) as refused:
+        import_results([str(box / "results.json")])
+    assert word in str(refused.value)
+    assert not (RECEIPTS / "evidence.jsonl").exists()
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_results_with_a_number_that_is_none_are_refused(number, box):
+    text = (box / "results.json").read_text()
+    value = json.dumps(first(json.loads(text))["seconds"][0])
+    (box / "results.json").write_text(text.replace(value, number, 1))
+    with pytest.raises(Refusal, match="not a results file"):
+        import_results([str(box / "results.json")])
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"7", b"\xff\xfe", b'{"digest": 3}'])
+def test_a_file_that_holds_no_results_is_refused(content, box):
+    (box / "results.json").write_bytes(content)
+    with pytest.raises(Refusal, match="not a results file"):
+        import_results([str(box / "results.json")])
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"{}", b'{"files": []}', b"\xff"])
+def test_a_folder_whose_manifest_is_none_is_refused(content, box):
+    (box / "manifest.json").write_bytes(content)
+    with pytest.raises(Refusal, match=r"manifest\.json"):
+        import_results([str(box / "results.json")])
+
+
+def test_a_read_or_a_dispatch_that_is_missing_is_no_pass(box):
+    original = (box / "results.json").read_text()
+    for change in (remove("reads", 2), remove("dispatches", 2)):
+        (box / "results.json").write_text(original)
+        reseal(box, change)
+        assert import_results([str(box / "results.json")]).code == 1
+        assert not records()[-1].entry.body["passed"]
+        assert records()[-1].entry.figures == {}
+
+
+def test_the_same_output_twice_is_stale_also_where_nobody_named_it(box):
+    """Faults RT-02 without its outputs, by somebody who deleted the word."""
+    shutil.rmtree(box / "outputs")
+    output = first(json.loads((box / "results.json").read_text()))["reads"][0]["output"]
+    reseal(box, put(output, "reads", 1, "output"))
+    end = import_results([str(box / "results.json")])
+    assert end.code == 1
+    assert "debug-stale-data" in end.next
+
+
+def test_one_output_that_was_not_brought_along_is_missed(box):
+    """Else the one output that is wrong could be left behind, and its own figures would count."""
+    (box / "outputs" / f"{first(json.loads((box / 'results.json').read_text()))['reads'][1]['output']}.npy").unlink()
+    with pytest.raises(Refusal, match="1 of 3 outputs"):
+        import_results([str(box / "results.json")])
+
+
+@pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY\x01\x00"])
+def test_an_output_that_is_no_array_is_refused(content, box):
+    output = next((box / "outputs").glob("*.npy"))
+    output.write_bytes(content)
+    with pytest.raises(Refusal, match="no array"):
+        import_results([str(box / "results.json")])
+
+
+def test_what_could_not_be_judged_without_outputs_is_named_in_the_record(box):
+    shutil.rmtree(box / "outputs")
+    import_results([str(box / "results.json")])
+    body = records()[0].entry.body
+    assert body["not_measured"] == ["abs_worst_position", "pearson_loss_worst_position", "rel_worst_position"]
+
+
 def test_the_same_results_count_once(box):
     import_results([str(box / "results.json")])
     with pytest.raises(Refusal, match="holds these results"):

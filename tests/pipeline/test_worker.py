@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ from pipeline import worker
 from pipeline.conduct import pending, run_phase
 from pipeline.context import CACHE_VARIABLE
 from pipeline.deployment import Deployment
+from pipeline.verbs.deploy import standing
 from refusal import Refusal
 from tests.faults.deployed import SMALL, context
 from tests.faults.plant import planted_source
@@ -199,7 +201,64 @@ def test_a_worker_that_ended_and_that_nobody_has_waited_for_is_not_running(deplo
     )
     with subprocess.Popen([sys.executable, "-c", careless], stdout=subprocess.PIPE, text=True) as parent:
         pid = int(parent.stdout.readline())
-        (deployment.folder / "worker.pid").write_text(json.dumps({"pid": pid, "time": ""}))
+        started = {"pid": pid, "time": "", "identity": worker.process_identity(pid)}
+        (deployment.folder / "worker.pid").write_text(json.dumps(started))
         until(lambda: not worker.running(deployment))
         assert Path(f"/proc/{pid}/stat").exists()  # still there, as nobody has waited for it
         parent.kill()
+
+
+def started_as(deployment: Deployment, **values: object) -> None:
+    (deployment.folder / "worker.pid").write_text(json.dumps({"pid": os.getpid(), "time": ""} | values))
+
+
+def test_a_process_that_was_started_as_worker_runs_before_it_takes_the_lock(deployment: Deployment) -> None:
+    started_as(deployment, identity=worker.process_identity(os.getpid()))
+    assert worker.running(deployment)
+
+
+def test_the_number_of_a_killed_worker_that_another_process_got_is_no_worker(deployment: Deployment) -> None:
+    boot, ticks = worker.process_identity(os.getpid()).split()
+    for other in (f"{boot} {int(ticks) - 1}", f"{boot[::-1]} {ticks}", ""):
+        started_as(deployment, identity=other)
+        assert not worker.running(deployment), other
+    started_as(deployment)  # as an older pack wrote it: a worker that still works holds the lock
+    assert not worker.running(deployment)
+
+
+def test_a_process_that_is_gone_has_no_identity() -> None:
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+        assert worker.process_identity(process.pid) == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "x"), 2, "refused: x: No space left"),
+        (Refusal("nothing"), 2, "refused: nothing"),
+        (TypeError("unsupported"), 4, "fault of the pack: TypeError: unsupported"),
+    ],
+)
+def test_a_worker_tells_what_was_refused_from_a_fault_of_the_pack(
+    error: Exception, code: int, said: str, deployment: Deployment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with worker.ending(deployment):
+        raise error
+    assert worker.result(deployment) == code
+    assert said in log_of(deployment)
+    assert ("Traceback" in capsys.readouterr().err) == (code == 4)
+    assert standing(deployment).code == code
+
+
+def test_a_worker_on_a_full_disk_ends_without_a_result_and_says_why(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "worker.json")
+
+    monkeypatch.setattr(worker, "write_json", full)
+    with worker.ending(deployment):
+        full()
+    assert worker.result(deployment) is None
+    assert "No space left" in capsys.readouterr().err

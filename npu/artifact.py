@@ -12,6 +12,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from npu.kernel_source import source_sha256
+
 
 @dataclass(frozen=True)
 class KernelObject:
@@ -27,9 +29,9 @@ class KernelObject:
 
     @staticmethod
     def of(source: Path, defines: dict[str, str | int]) -> KernelObject:
-        """Name the object after the content of source and defines, so that equal names mean equal objects."""
+        """Name the object after the content of source, headers and defines, so that equal names mean equal objects."""
         pairs = tuple(sorted((key, str(value)) for key, value in defines.items()))
-        digest = hashlib.sha256(json.dumps([source.read_text(), pairs]).encode()).hexdigest()[:12]
+        digest = hashlib.sha256(json.dumps([source_sha256(source), pairs]).encode()).hexdigest()[:12]
         return KernelObject(f"{source.stem}_{digest}.o", source, pairs)
 
 
@@ -48,11 +50,11 @@ class Artifact:
 
     @property
     def key(self) -> str:
-        """sha256 over text, sources, defines and target (tool versions are added by the toolchain that builds it)."""
+        """sha256 over text, sources with their headers, defines and target (tool versions are added by the toolchain that builds it)."""
         digest = hashlib.sha256()
         parts = [self.text, self.entry_device, self.target]
         for obj in sorted(self.objects, key=lambda o: o.name):
-            parts += [obj.name, obj.source.read_text(), json.dumps(obj.defines)]
+            parts += [obj.name, source_sha256(obj.source), json.dumps(obj.defines)]
         for part in parts:
             digest.update(len(part).to_bytes(8, "little"))
             digest.update(part.encode())

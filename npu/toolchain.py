@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Literal
 
 from npu.artifact import Artifact
+from npu.kernel_source import source_with_headers
 from refusal import Refusal
 
 Flow = Literal["elf", "xclbin"]
@@ -185,25 +186,17 @@ def source_files(artifact: Artifact) -> dict[str, Path]:
     """Place in the build folder -> file, for each kernel source and each header of ours that it includes."""
     files: dict[str, Path] = {}
     for obj in artifact.objects:
-        waiting = [obj.source]
-        while waiting:
-            path = waiting.pop()
+        for path in source_with_headers(obj.source):
             place = source_place(path)
             known = files.setdefault(place, path)
             if known.read_bytes() != path.read_bytes():
                 raise Refusal(f"{path} and {known}", expected="one file a place", where=f"build folder, {place}")
-            for name in re.findall(r'^\s*#\s*include\s*"([^"]+)"', path.read_text(), re.MULTILINE):
-                header = path.parent / name
-                if not header.is_file():
-                    raise Refusal(f'#include "{name}"', expected="a file beside the source", where=str(path))
-                if source_place(header) not in files:
-                    waiting.append(header)
     return dict(sorted(files.items()))
 
 
 def source_place(source: Path) -> str:
-    """Where a kernel source stands in a build folder."""
-    return f"kernels/{source.parent.name}/{source.name}"
+    """Where a kernel source, or a header of ours, stands in a build folder."""
+    return f"kernels/{source.resolve().parent.name}/{source.name}"
 
 
 def steps(artifact: Artifact) -> tuple[Step, ...]:

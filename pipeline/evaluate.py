@@ -34,6 +34,7 @@ from judge.policy import Policy
 from judge.verdict import Verdict
 from kernels.designs.design import OpDesign
 from npu.device import DeviceFault
+from npu.kernel_source import source_sha256
 from npu.twin.hostcc import find_compiler
 from pipeline import documents, journal, manifest, worker
 from pipeline.conduct import PHASES
@@ -266,7 +267,7 @@ class Evaluator:
                 problems += differences(f"phase {phase}, artifact", {name: keys[at]}, {name: recorded})
                 looked += 1
         self.plan = self._plan(self.ctx.model.config, self.description.choices)
-        sources = {f"kernel {o.name}": _sha256(o.source) for design in self.plan.designs for o in design.objects}
+        sources = {f"kernel {o.name}": source_sha256(o.source) for design in self.plan.designs for o in design.objects}
         recorded = {n: v for n, v in self.gates[1].entry.inputs.items() if n.startswith("kernel ")}
         problems += differences("phase 1:", sources, recorded)
         self._add("artifacts-rebuilt", problems, f"{looked} artifacts, {len(sources)} kernel objects")

@@ -32,6 +32,7 @@ from judge.evidence import Kind, Record
 from judge.policy import Policy, load_policy
 from judge.verdict import Finding, Verdict
 from npu.artifact import Artifact
+from npu.kernel_source import source_sha256
 from npu.twin.hostcc import find_compiler
 from pipeline.deployment import ROOT
 from pipeline.files import write_whole
@@ -235,7 +236,7 @@ def merge(root: Path = ROOT, pack: Path = PACK) -> tuple[int, int]:
 
 
 def _kernels(artifact: Artifact) -> dict[str, str]:
-    return {f"kernel {obj.name}": sha256_of(obj.source) for obj in artifact.objects}
+    return {f"kernel {obj.name}": source_sha256(obj.source) for obj in artifact.objects}
 
 
 def _identity(row: Row) -> tuple[str, ...]:

@@ -12,12 +12,10 @@
 // are masked, and their values replaced by zero, so that a cache may hold anything there; blocks wholly beyond it
 // return at once. States of different cores merge by maximum, sum and accumulator.
 //
-// Scores are computed transposed, [8 keys][8 heads], so that maximum and sum over keys are elementwise. The running
-// maximum is rounded to an integer exponent of 2: rescaling by 2^(old - new) is then exact, and rarely needed. Scores
-// are scaled, masked, and subtracted from in fp32; probabilities are rounded to bf16 (the hardware's exp2 gives bf16), and
-// the same rounded values make the sum and the product with v.
-#include <aie_api/aie.hpp>
-#include <stdint.h>
+// Scores are computed transposed, [8 keys][8 heads], scaled, masked, and subtracted from in fp32; the softmax is that of
+// online_softmax.hpp.
+#include "../include/online_softmax.hpp"
+#include "../include/rotated_head.hpp"
 
 #if !defined(HEADS) || !defined(KV_HEADS) || !defined(HEAD_DIM) || !defined(KEY_BLOCK) || !defined(SCALE_LOG2E)
 #error "attention_decode.cc needs -DHEADS, -DKV_HEADS, -DHEAD_DIM, -DKEY_BLOCK and -DSCALE_LOG2E"
@@ -28,11 +26,9 @@ static_assert(HEADS % KV_HEADS == 0 && HEADS / KV_HEADS <= 8, "at most 8 query h
 
 namespace {
 
-constexpr unsigned tile = 64; // elements of an 8x8 block
 constexpr unsigned group = HEADS / KV_HEADS;
 constexpr unsigned dim_tiles = HEAD_DIM / 8;
 constexpr unsigned key_groups = KEY_BLOCK / 8;
-constexpr unsigned half_dim = HEAD_DIM / 2;
 
 // Parts of the header, in bf16 elements.
 constexpr unsigned cosines = 32;
@@ -47,49 +43,6 @@ constexpr unsigned head_acc = group * HEAD_DIM; // accumulators of one KV head
 constexpr unsigned state_max = HEADS * HEAD_DIM;
 constexpr unsigned state_sum = state_max + KV_HEADS * 8;
 constexpr unsigned state_size = state_sum + KV_HEADS * 8;
-
-// Finite stand-ins for minus infinity, in the log2 domain: exp2 of their difference with a score is 0, never NaN.
-constexpr float no_maximum = -1048576.0f;
-constexpr float masked_score = -16777216.0f;
-
-using Block = aie::mmul<8, 8, 8, bfloat16, bfloat16, accauto>;
-using Tile = aie::vector<bfloat16, tile>;
-using TileSum = aie::accum<accfloat, tile>;
-using TileFloat = aie::vector<float, tile>;
-using PerHead = aie::vector<float, 16>; // of 8 heads, twice
-
-// ---- fp32 products from bf16 terms --------------------------------------------------------------------------------
-
-// An fp32 tile as three bf16 terms: value = high + middle + low to 24 bits.
-struct Terms {
-  Tile high, middle, low;
-
-  explicit Terms(const TileSum &value) {
-    high = value.template to_vector<bfloat16>();
-    const TileSum rest = aie::sub(value, high);
-    middle = rest.template to_vector<bfloat16>();
-    low = aie::sub(rest, middle).template to_vector<bfloat16>();
-  }
-};
-
-inline TileSum sum_of(const TileFloat &values) {
-  TileSum sum;
-  sum.from_vector(values);
-  return sum;
-}
-
-inline TileSum product(const Terms &a, const Terms &b) {
-  TileSum sum = aie::mul(a.middle, b.middle);
-  sum = aie::mac(sum, a.high, b.low);
-  sum = aie::mac(sum, a.low, b.high);
-  sum = aie::mac(sum, a.high, b.middle);
-  sum = aie::mac(sum, a.middle, b.high);
-  return aie::mac(sum, a.high, b.high);
-}
-
-inline TileSum product(const Terms &a, const Tile &b) {
-  return aie::mac(aie::mac(aie::mul(a.low, b), a.middle, b), a.high, b);
-}
 
 // ---- tiles and rows -------------------------------------------------------------------------------------------------
 
@@ -115,43 +68,14 @@ inline void store_rows(float *to, const TileFloat &rows) {
     aie::store_v(to + i * 8, rows.template extract<8>(i));
 }
 
-inline PerHead load_per_head(const float *from) { return aie::load_v<8>(from).template grow_replicate<16>(); }
+inline PerColumn load_per_head(const float *from) { return aie::load_v<8>(from).template grow_replicate<16>(); }
 
-inline void store_per_head(float *to, const PerHead &v) { aie::store_v(to, v.template extract<8>(0)); }
-
-// Element (i, j) is the value of head i / of head j.
-inline Tile along_rows(const aie::vector<bfloat16, 8> &per_head) {
-  return aie::transpose(per_head.template grow_replicate<tile>(), 8, 8);
-}
+inline void store_per_head(float *to, const PerColumn &v) { aie::store_v(to, v.template extract<8>(0)); }
 
 inline Tile along_rows(const aie::vector<bfloat16, 16> &per_head) { return along_rows(per_head.template extract<8>(0)); }
 
-inline TileFloat along_columns(const PerHead &per_head) { return per_head.template grow_replicate<tile>(); }
-
-inline PerHead swap_halves(const PerHead &v) { return aie::concat(v.template extract<8>(1), v.template extract<8>(0)); }
-
-// Maximum and sum over the 8 keys of a [8 keys][8 heads] tile.
-inline PerHead maximum_over_keys(const TileFloat &scores) {
-  const aie::vector<float, 32> half = aie::max(scores.template extract<32>(0), scores.template extract<32>(1));
-  const PerHead quarter = aie::max(half.template extract<16>(0), half.template extract<16>(1));
-  return aie::max(quarter, swap_halves(quarter));
-}
-
-inline PerHead sum_over_keys(const TileSum &sums) {
-  const aie::accum<accfloat, 32> half = aie::add(sums.template extract<32>(0), sums.template extract<32>(1));
-  const PerHead quarter =
-      aie::add(half.template extract<16>(0), half.template extract<16>(1)).template to_vector<float>();
-  return aie::add(quarter, swap_halves(quarter));
-}
-
-// To the nearest integer: fp32 has no fraction bits at 1.5 * 2^23.
-inline PerHead round_to_integer(const PerHead &v) {
-  const PerHead shift = aie::broadcast<float, 16>(12582912.0f);
-  return aie::sub(aie::add(v, shift), shift);
-}
-
-inline PerHead scaled(const PerHead &values, const aie::vector<bfloat16, 16> &by) {
-  return product(Terms(sum_of(along_columns(values))), by.template grow_replicate<tile>())
+inline PerColumn scaled(const PerColumn &values, const aie::vector<bfloat16, 16> &by) {
+  return product(TileTerms(sum_of(along_columns(values))), by.template grow_replicate<tile>())
       .template extract<16>(0)
       .template to_vector<float>();
 }
@@ -187,7 +111,7 @@ struct CurrentKey {
 
 // Scaled and masked scores of `count` groups of 8 keys from `first` on.
 template <unsigned count, typename Keys>
-inline void score_groups(const bfloat16 *queries, const Keys &keys, float *scores, unsigned first, const Terms &scale) {
+inline void score_groups(const bfloat16 *queries, const Keys &keys, float *scores, unsigned first, const TileTerms &scale) {
   Block sums[count];
   for (unsigned d = 0; d < dim_tiles; ++d) {
     const Tile query = aie::transpose(load_tile<group>(queries + d * 8), 8, 8);
@@ -195,29 +119,10 @@ inline void score_groups(const bfloat16 *queries, const Keys &keys, float *score
       sums[i].mac(keys.key(first + i, d), query);
   }
   for (unsigned i = 0; i < count; ++i) {
-    const TileFloat score = product(Terms(sums[i].to_accum()), scale).template to_vector<float>();
+    const TileFloat score = product(TileTerms(sums[i].to_accum()), scale).template to_vector<float>();
     aie::store_v(scores + (first + i) * tile, aie::select(score, aie::broadcast<float, tile>(masked_score),
                                                           rows_from(keys.valid_in(first + i))));
   }
-}
-
-inline PerHead maximum_of(const float *scores, unsigned groups) {
-  TileFloat most = aie::load_v<tile>(scores);
-  for (unsigned g = 1; g < groups; ++g)
-    most = aie::max(most, aie::load_v<tile>(scores + g * tile));
-  return maximum_over_keys(most);
-}
-
-// Probabilities 2^(score - maximum) as [8 heads][8 keys] tiles; returns their sum over keys.
-inline PerHead exponentials(const float *scores, bfloat16 *probabilities, unsigned groups, const PerHead &maximum) {
-  const TileFloat subtrahend = along_columns(maximum);
-  TileSum sum = aie::zeros<accfloat, tile>();
-  for (unsigned g = 0; g < groups; ++g) {
-    const Tile p = aie::exp2<bfloat16>(aie::sub(aie::load_v<tile>(scores + g * tile), subtrahend));
-    sum = aie::add(sum, p);
-    aie::store_v(probabilities + g * tile, aie::transpose(p, 8, 8));
-  }
-  return sum_over_keys(sum);
 }
 
 // acc = acc * rescale + probabilities * v; without rescaling when no head's maximum moved.
@@ -228,7 +133,7 @@ inline void accumulate(const bfloat16 *probabilities, const Keys &keys, float *a
     float *rows = acc + d * group * 8;
     TileSum before = sum_of(load_rows(rows));
     if (moved)
-      before = product(Terms(before), rescale);
+      before = product(TileTerms(before), rescale);
     Block sum(before);
     for (unsigned g = 0; g < groups; ++g)
       sum.mac(aie::load_v<tile>(probabilities + g * tile), keys.value(g, d));
@@ -240,7 +145,7 @@ template <unsigned most_groups, typename Keys>
 inline void attend(const bfloat16 *queries, const Keys &keys, unsigned groups, float *state, unsigned kv_head) {
   alignas(64) float scores[most_groups * tile];
   alignas(64) bfloat16 probabilities[most_groups * tile];
-  const Terms scale(sum_of(aie::broadcast<float, tile>(float(SCALE_LOG2E))));
+  const TileTerms scale(constant<tile>(float(SCALE_LOG2E)));
   unsigned g = 0;
   if constexpr (most_groups >= 4)
     for (; g + 4 <= groups; g += 4)
@@ -250,37 +155,18 @@ inline void attend(const bfloat16 *queries, const Keys &keys, unsigned groups, f
 
   float *maxima = state + state_max + kv_head * 8;
   float *sums = state + state_sum + kv_head * 8;
-  const PerHead old_maximum = load_per_head(maxima);
-  const PerHead maximum = aie::max(old_maximum, round_to_integer(maximum_of(scores, groups)));
+  const PerColumn old_maximum = load_per_head(maxima);
+  const PerColumn maximum = aie::max(old_maximum, round_to_integer(maximum_of(scores, groups)));
   const bool moved = !aie::lt(old_maximum, maximum).empty();
   const aie::vector<bfloat16, 16> rescale = aie::exp2<bfloat16>(aie::sub(old_maximum, maximum));
 
-  PerHead sum = load_per_head(sums);
+  PerColumn sum = load_per_head(sums);
   if (moved)
     sum = scaled(sum, rescale);
   sum = aie::add(sum, exponentials(scores, probabilities, groups, maximum));
   store_per_head(maxima, maximum);
   store_per_head(sums, sum);
   accumulate(probabilities, keys, state + kv_head * head_acc, groups, moved, along_rows(rescale));
-}
-
-// ---- rotation -------------------------------------------------------------------------------------------------------
-
-constexpr unsigned lanes = half_dim % 32 == 0 ? 32 : half_dim % 16 == 0 ? 16 : 8;
-
-// Half-split RoPE of one head: element i turns with element i + HEAD_DIM/2.
-inline void rotate_head(const bfloat16 *x, const bfloat16 *cos_sin, bfloat16 *y) {
-  for (unsigned i = 0; i < half_dim; i += lanes) {
-    const aie::vector<bfloat16, lanes> low = aie::load_v<lanes>(x + i), high = aie::load_v<lanes>(x + half_dim + i);
-    const aie::vector<bfloat16, lanes> cosine = aie::load_v<lanes>(cos_sin + i);
-    const aie::vector<bfloat16, lanes> sine = aie::load_v<lanes>(cos_sin + half_dim + i);
-    aie::accum<accfloat, lanes> turned_low = aie::mul(low, cosine);
-    turned_low = aie::msc(turned_low, high, sine);
-    aie::accum<accfloat, lanes> turned_high = aie::mul(high, cosine);
-    turned_high = aie::mac(turned_high, low, sine);
-    aie::store_v(y + i, turned_low.template to_vector<bfloat16>());
-    aie::store_v(y + half_dim + i, turned_high.template to_vector<bfloat16>());
-  }
 }
 
 inline int32_t position(const bfloat16 *header) {
@@ -297,7 +183,7 @@ extern "C" {
 void decode_prepare(const bfloat16 *header, bfloat16 *queries, float *state) {
   aie::set_rounding(aie::rounding_mode::conv_even);
   for (unsigned head = 0; head < HEADS; ++head)
-    rotate_head(header + header_q + head * HEAD_DIM, header + cosines, queries + head * HEAD_DIM);
+    rotate_head<HEAD_DIM>(header + header_q + head * HEAD_DIM, header + cosines, queries + head * HEAD_DIM);
   for (unsigned i = 0; i < state_max; i += 8)
     aie::store_v(state + i, aie::zeros<float, 8>());
   for (unsigned head = 0; head < KV_HEADS; ++head) {
@@ -324,7 +210,7 @@ void decode_current(const bfloat16 *header, const bfloat16 *queries, float *stat
     bfloat16 *key = out + out_k + head * HEAD_DIM;
     bfloat16 *value = out + out_v + head * HEAD_DIM;
     const bfloat16 *new_value = header + header_v + head * HEAD_DIM;
-    rotate_head(header + header_k + head * HEAD_DIM, header + cosines, key);
+    rotate_head<HEAD_DIM>(header + header_k + head * HEAD_DIM, header + cosines, key);
     for (unsigned i = 0; i < HEAD_DIM; i += 8)
       aie::store_v(value + i, aie::load_v<8>(new_value + i));
     attend<1>(queries + head * head_acc, CurrentKey{key, new_value}, 1, state, head);
@@ -336,19 +222,19 @@ void decode_merge(const float *incoming, float *state) {
   aie::set_rounding(aie::rounding_mode::conv_even);
   for (unsigned head = 0; head < KV_HEADS; ++head) {
     const unsigned at_max = state_max + head * 8, at_sum = state_sum + head * 8;
-    const PerHead theirs = load_per_head(incoming + at_max), ours = load_per_head(state + at_max);
-    const PerHead maximum = aie::max(theirs, ours);
+    const PerColumn theirs = load_per_head(incoming + at_max), ours = load_per_head(state + at_max);
+    const PerColumn maximum = aie::max(theirs, ours);
     const aie::vector<bfloat16, 16> their_scale = aie::exp2<bfloat16>(aie::sub(theirs, maximum));
     const aie::vector<bfloat16, 16> our_scale = aie::exp2<bfloat16>(aie::sub(ours, maximum));
-    const PerHead their_sum = scaled(load_per_head(incoming + at_sum), their_scale);
-    const PerHead our_sum = scaled(load_per_head(state + at_sum), our_scale);
+    const PerColumn their_sum = scaled(load_per_head(incoming + at_sum), their_scale);
+    const PerColumn our_sum = scaled(load_per_head(state + at_sum), our_scale);
     store_per_head(state + at_max, maximum);
     store_per_head(state + at_sum, aie::add(their_sum, our_sum));
     const Tile their_rows = along_rows(their_scale), our_rows = along_rows(our_scale);
     for (unsigned d = 0; d < dim_tiles; ++d) {
       const unsigned at = head * head_acc + d * group * 8;
-      const TileSum from_them = product(Terms(sum_of(load_rows(incoming + at))), their_rows);
-      const TileSum from_us = product(Terms(sum_of(load_rows(state + at))), our_rows);
+      const TileSum from_them = product(TileTerms(sum_of(load_rows(incoming + at))), their_rows);
+      const TileSum from_us = product(TileTerms(sum_of(load_rows(state + at))), our_rows);
       store_rows(state + at, aie::add(from_them, from_us).template to_vector<float>());
     }
   }
@@ -365,18 +251,9 @@ void decode_pass(const float *state, float *outgoing) {
 void decode_finish(const float *state, bfloat16 *out) {
   aie::set_rounding(aie::rounding_mode::conv_even);
   for (unsigned head = 0; head < KV_HEADS; ++head) {
-    const PerHead sums = load_per_head(state + state_sum + head * 8);
-    PerHead inverse = aie::zeros<float, 16>();
-    for (unsigned i = 0; i < group; ++i) {
-      const float sum = sums.get(i);
-      inverse.set(sum > 0.0f ? aie::inv(sum) : 0.0f, i);
-    }
-    Terms by(sum_of(along_columns(inverse)));
-    by.high = along_rows(by.high.template extract<8>(0));
-    by.middle = along_rows(by.middle.template extract<8>(0));
-    by.low = along_rows(by.low.template extract<8>(0));
+    const TileTerms by = reciprocal(load_per_head(state + state_sum + head * 8), group);
     for (unsigned d = 0; d < dim_tiles; ++d) {
-      const Terms sum(sum_of(load_rows(state + head * head_acc + d * group * 8)));
+      const TileTerms sum(sum_of(load_rows(state + head * head_acc + d * group * 8)));
       const Tile result = product(sum, by).template to_vector<bfloat16>();
       for (unsigned i = 0; i < group; ++i)
         aie::store_v(out + (head * group + i) * HEAD_DIM + d * 8, result.template extract<8>(i));

@@ -10,7 +10,8 @@
 // A call computes rows first .. first + ROWS - 1 of y or of acc. Products are exact, sums are fp32, y is rounded once.
 // No call writes outside its own rows, so y needs no padding: rows are stored as aligned vectors of 8 where ROWS is a
 // multiple of 8, as 32-bit words of two rows otherwise. ROWS is even.
-#include <aie_api/aie.hpp>
+#include "../include/fp32_terms.hpp"
+#include "../include/normalised_row.hpp"
 #include <stdint.h>
 
 #if !defined(DIM_K) || !defined(ROWS) || !defined(OUT_ROWS)
@@ -40,6 +41,7 @@ using Sum = aie::accum<accfloat, lanes>;
 using Rows = aie::vector<float, batch>;
 using RowSum = aie::accum<accfloat, batch>;
 using RowTerm = aie::vector<bfloat16, batch>;
+using RowTerms = Terms<batch>;
 
 inline Rows fold(const Sum &sum) {
   if constexpr (lanes == 64) {
@@ -100,12 +102,6 @@ inline Rows dot(const bfloat16 *w, const bfloat16 *x) {
   return rows;
 }
 
-inline RowSum sum_of(const Rows &rows) {
-  RowSum sum;
-  sum.from_vector(rows);
-  return sum;
-}
-
 // Word i of the rows' bits: two bf16 rows or one fp32 row.
 template <unsigned i, typename T>
 inline void store_word(T *y, const aie::vector<int32, sizeof(T) * batch / 4> &words) {
@@ -137,54 +133,20 @@ inline void store(T *y, const RowSum &rows) {
 
 // ---- SwiGLU of fp32 rows ------------------------------------------------------------------------------------------
 
-// An fp32 value as three bf16 terms: value = high + middle + low to 24 bits.
-struct Terms {
-  RowTerm high, middle, low;
-
-  explicit Terms(const RowSum &value) {
-    high = value.template to_vector<bfloat16>();
-    const RowSum rest = aie::sub(value, high);
-    middle = rest.template to_vector<bfloat16>();
-    low = aie::sub(rest, middle).template to_vector<bfloat16>();
-  }
-};
-
-inline RowSum product(const Terms &a, const RowTerm &b) {
-  return aie::mac(aie::mac(aie::mul(a.low, b), a.middle, b), a.high, b);
-}
-
-inline RowSum product(const Terms &a, const Terms &b) {
-  RowSum sum = aie::mul(a.middle, b.middle);
-  sum = aie::mac(sum, a.high, b.low);
-  sum = aie::mac(sum, a.low, b.high);
-  sum = aie::mac(sum, a.high, b.middle);
-  sum = aie::mac(sum, a.middle, b.high);
-  return aie::mac(sum, a.high, b.high);
-}
-
-inline RowSum constant(float value) {
-  RowSum out;
-  out.from_vector(aie::broadcast<float, 16>(value));
-  return out;
-}
-
 // silu(g) * u with silu(g) = g / (1 + 2^(-g log2 e)). exp2 is the hardware's, with a bf16 result; the bf16 reciprocal
 // r of the denominator gets one Newton step, g r (2 - d r), with d r summed exactly in fp32.
 inline RowSum swiglu(const Rows &gate, const Rows &up) {
   const RowTerm one = aie::broadcast<bfloat16, 16>(bfloat16(1.0f));
-  RowSum gate_sum, up_sum;
   // silu(-64) = -1e-26 stands for every smaller gate, and 2^92 for every larger denominator: nothing overflows.
-  gate_sum.from_vector(aie::max(gate, aie::broadcast<float, batch>(-64.0f)));
-  up_sum.from_vector(up);
-  const Terms g(gate_sum);
-  const RowSum exponent = product(g, Terms(constant(-1.44269504088896f)));
+  const RowTerms g(sum_of(aie::max(gate, aie::broadcast<float, batch>(-64.0f))));
+  const RowSum exponent = product(g, RowTerms(constant<batch>(-1.44269504088896f)));
   const RowTerm e = aie::exp2<bfloat16>(exponent.template to_vector<float>());
-  const RowTerm r = aie::inv(aie::add(constant(1.0f), e).template to_vector<bfloat16>());
-  RowSum error = aie::msc(constant(1.0f), r, one);
+  const RowTerm r = aie::inv(aie::add(constant<batch>(1.0f), e).template to_vector<bfloat16>());
+  RowSum error = aie::msc(constant<batch>(1.0f), r, one);
   error = aie::msc(error, r, e);
   RowSum silu = product(g, r);
   silu = aie::mac(silu, silu.template to_vector<bfloat16>(), error.template to_vector<bfloat16>());
-  return product(Terms(silu), Terms(up_sum));
+  return product(RowTerms(silu), RowTerms(sum_of(up)));
 }
 
 // Runs `finish.template rows<count>(row)`, which gives rows row .. row + count - 1, and stores them, batch by batch.
@@ -331,83 +293,13 @@ void gemv_swiglu_rows(const bfloat16 *w, const bfloat16 *x, Out *y, int32_t firs
 #define DIM_VALID DIM_K
 #endif
 
-static_assert(DIM_VALID > 0 && DIM_VALID <= DIM_K, "the true length lies within the padded one");
-
-namespace {
-
-constexpr unsigned norm_lanes = 32;
-constexpr unsigned whole = DIM_VALID / norm_lanes * norm_lanes; // elements in vectors without padding
-constexpr unsigned tail = DIM_VALID - whole;                    // true elements in the one mixed vector
-constexpr unsigned written = whole + (tail ? norm_lanes : 0u);  // from here on xn is padding alone
-
-using NormVector = aie::vector<bfloat16, norm_lanes>;
-using NormSum = aie::accum<accfloat, norm_lanes>;
-
-inline NormVector load_tail(const bfloat16 *x) {
-  const aie::mask<norm_lanes> padding = aie::mask<norm_lanes>::from_uint32(~0u << tail);
-  return aie::select(aie::load_v<norm_lanes>(x + whole), aie::zeros<bfloat16, norm_lanes>(), padding);
-}
-
-inline float sum_of_squares(const bfloat16 *__restrict x) {
-  NormSum sum = aie::zeros<accfloat, norm_lanes>();
-  for (unsigned i = 0; i < whole; i += norm_lanes) {
-    const NormVector v = aie::load_v<norm_lanes>(x + i);
-    sum = aie::mac(sum, v, v);
-  }
-  if constexpr (tail != 0) {
-    const NormVector v = load_tail(x);
-    sum = aie::mac(sum, v, v);
-  }
-  return aie::reduce_add(sum.template to_vector<float>());
-}
-
-struct Scale {
-  NormVector high, middle, low;
-
-  explicit Scale(float value) {
-    NormSum rest;
-    rest.from_vector(aie::broadcast<float, norm_lanes>(value));
-    high = rest.template to_vector<bfloat16>();
-    rest = aie::sub(rest, high);
-    middle = rest.template to_vector<bfloat16>();
-    rest = aie::sub(rest, middle);
-    low = rest.template to_vector<bfloat16>();
-  }
-};
-
-// x * gamma * scale: the product has 16 significant bits, so that its two bf16 terms are exact.
-inline NormVector normalise(const NormVector &x, const NormVector &gamma, const Scale &scale) {
-  const NormSum exact = aie::mul(x, gamma);
-  const NormVector high = exact.template to_vector<bfloat16>();
-  const NormVector low = aie::sub(exact, high).template to_vector<bfloat16>();
-  NormSum y = aie::mul(high, scale.low);
-  y = aie::mac(y, low, scale.middle);
-  y = aie::mac(y, low, scale.high);
-  y = aie::mac(y, high, scale.middle);
-  y = aie::mac(y, high, scale.high);
-  return y.template to_vector<bfloat16>();
-}
-
-inline void normalise_row(const bfloat16 *__restrict x, const bfloat16 *__restrict gamma, bfloat16 *__restrict xn) {
-  constexpr float count_inverse = 1.0f / float(DIM_VALID);
-  const Scale scale(aie::invsqrt(sum_of_squares(x) * count_inverse + float(EPSILON)));
-  for (unsigned i = 0; i < whole; i += norm_lanes)
-    aie::store_v(xn + i, normalise(aie::load_v<norm_lanes>(x + i), aie::load_v<norm_lanes>(gamma + i), scale));
-  if constexpr (tail != 0)
-    aie::store_v(xn + whole, normalise(load_tail(x), load_tail(gamma), scale));
-  for (unsigned i = written; i < DIM_K; i += norm_lanes)
-    aie::store_v(xn + i, aie::zeros<bfloat16, norm_lanes>());
-}
-
-} // namespace
-
 extern "C" {
 
 // xn = RMSNorm(x) * gamma over the first DIM_VALID elements of x and gamma, which follow one another in the header. The
 // padding of xn is zero, whatever the header holds there.
 void gemv_normalise(const bfloat16 *header, bfloat16 *xn) {
   aie::set_rounding(aie::rounding_mode::conv_even);
-  normalise_row(header, header + DIM_K, xn);
+  NormalisedRow<DIM_K, DIM_VALID>::store(header, header + DIM_K, xn, float(EPSILON));
 }
 
 } // extern "C"

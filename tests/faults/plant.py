@@ -7,6 +7,7 @@ so that a plant that no longer hits anything fails instead of proving nothing. N
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from kernels.stage import Stage
 from pipeline import model_session
 
 Edit = tuple[str, str]  # (text to be replaced, what replaces it)
+QUOTED = re.compile(r'^#include "([^"]+)"$', re.MULTILINE)
 
 
 def edited(text: str, *edits: Edit) -> str:
@@ -30,9 +32,23 @@ def edited(text: str, *edits: Edit) -> str:
     return text
 
 
+def flattened(source: Path) -> str:
+    """A kernel source with each header of the pack in the place of its first include: one text that can be edited."""
+    seen: set[Path] = set()
+
+    def text_of(path: Path) -> str:
+        seen.add(path.resolve())
+        return QUOTED.sub(lambda match: included(path.parent / match[1]), path.read_text())
+
+    def included(header: Path) -> str:
+        return "" if header.resolve() in seen else text_of(header).replace("#pragma once\n", "")
+
+    return text_of(source)
+
+
 @contextmanager
 def planted_source(stage_module: ModuleType, *edits: Edit, folder: Path) -> Iterator[Path]:
-    """Make the stage of `kernels.<name>.stage` use an edited copy of its C++ source, written below `folder`.
+    """Make the stage of `kernels.<name>.stage` use an edited copy of its C++ source, headers included, below `folder`.
 
     Yields:
         The copy. Its file name is the kernel's, so that object names differ by content alone.
@@ -41,7 +57,7 @@ def planted_source(stage_module: ModuleType, *edits: Edit, folder: Path) -> Iter
     source = Path(stage_module.__file__).parent / f"{stage.name}.cc"
     copy = folder / "planted" / source.name
     copy.parent.mkdir(parents=True, exist_ok=True)
-    copy.write_text(edited(source.read_text(), *edits))
+    copy.write_text(edited(flattened(source), *edits))
     assert "source" not in vars(stage), f"{stage.__name__} is planted already"
     stage.source = property(lambda self: copy)
     _forget()

@@ -82,11 +82,10 @@ INTERLEAVED: tuple[Edit, ...] = (
         "    aie::store_v(y + 2 * i + lanes, second);\n",
     ),
 )
-INTERLEAVED_DECODE = tuple((old.replace("half +", "half_dim +"), new) for old, new in INTERLEAVED)
 
 SOURCE_FAULTS = [
     fault("rope_interleaved", "rope", rope, *INTERLEAVED),
-    fault("rope_interleaved", "attention_decode", attention_decode, *INTERLEAVED_DECODE),
+    fault("rope_interleaved", "attention_decode", attention_decode, *INTERLEAVED),
     fault("mask_one_ahead", "attention_prefill", attention_prefill, ("if (key > token)", "if (key > token + 1)")),
     fault("mask_one_behind", "attention_prefill", attention_prefill, ("if (key > token)", "if (key >= token)")),
     fault(
@@ -104,14 +103,14 @@ SOURCE_FAULTS = [
     ),
     fault("eps_wrong", "rmsnorm", rmsnorm, ("float(EPSILON)", "1e-6f")),
     fault("eps_wrong", "gemv_norm", gemv, ("float(EPSILON)", "1e-6f")),
-    fault("mean_over_padding", "rmsnorm", rmsnorm, ("1.0f / float(DIM_VALID)", "1.0f / float(DIM)")),
+    fault("mean_over_padding", "rmsnorm", rmsnorm, ("1.0f / float(valid)", "1.0f / float(dim)")),
     fault(
         "padding_leaks", "rmsnorm", rmsnorm,
         ("aie::mask<lanes> padding = aie::mask<lanes>::from_uint32(~0u << tail)", "aie::mask<lanes> padding"),
     ),
     fault(
         "padding_leaks", "gemv_norm", gemv,
-        ("padding = aie::mask<norm_lanes>::from_uint32(~0u << tail)", "padding"),
+        ("aie::mask<lanes> padding = aie::mask<lanes>::from_uint32(~0u << tail)", "aie::mask<lanes> padding"),
     ),
     fault(
         "bf16_accumulation", "gemm", gemm,

@@ -17,6 +17,7 @@ import numpy as np
 
 from kernels.stage import Stage
 from npu.twin.hostcc import CoreState, KernelLibrary, compile_kernel
+from tests.faults.plant import flattened
 
 CACHE = Path(__file__).parents[2] / ".cache" / "test-kernels"
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -103,7 +104,7 @@ def _library(stage: Stage, edits: tuple[tuple[str, str], ...]) -> KernelLibrary:
     """Compiled with -O1, which is quicker and, by the headers' rules, gives the same bits as -O3."""
     source = stage.source
     if edits:
-        text = source.read_text()
+        text = flattened(source)
         for old, new in edits:
             assert old in text, f"the fault {old!r} -> {new!r} no longer applies to {source.name}"
             text = text.replace(old, new)

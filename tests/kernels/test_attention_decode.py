@@ -175,12 +175,12 @@ FAULTS = {
     "values beyond the position not cleared": (("return valid_in(g) >= 8 ? all", "return true ? all"),),
     "token itself forgotten": (("    attend<1>(queries + head", "    if (false) attend<1>(queries + head"),),
     "keys written unrotated": (
-        ("rotate_head(header + header_k + head * HEAD_DIM, header + cosines, key);",
+        ("rotate_head<HEAD_DIM>(header + header_k + head * HEAD_DIM, header + cosines, key);",
          "for (unsigned i = 0; i < HEAD_DIM; i += 8) aie::store_v(key + i, aie::load_v<8>(header + header_k + head * HEAD_DIM + i));"),
     ),
     "rope turned backwards": (("turned_low = aie::msc(", "turned_low = aie::mac("), ("turned_high = aie::mac(", "turned_high = aie::msc(")),
     "rope interleaved": (
-        ("low = aie::load_v<lanes>(x + i), high = aie::load_v<lanes>(x + half_dim + i)",
+        ("low = aie::load_v<lanes>(x + i), high = aie::load_v<lanes>(x + half + i)",
          "low = aie::filter_even(aie::load_v<64>(x)), high = aie::filter_odd(aie::load_v<64>(x))"),
     ),
     "heads tiled instead of repeated": (

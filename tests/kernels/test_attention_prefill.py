@@ -151,7 +151,7 @@ FAULTS = {
         ("groups = diagonal + 1 < int32_t(key_groups) ? diagonal + 1", "groups = diagonal < 4 ? diagonal"),
     ),
     "maximum not carried": (("= aie::max(old_maximum, round_to_integer(", "= (round_to_integer("),),
-    "accumulator not rescaled": (("before = product(Terms(before), rescale);", ";"),),
+    "accumulator not rescaled": (("before = product(TileTerms(before), rescale);", ";"),),
     "sum not rescaled": (("  if (moved) {", "  if (false) {"),),
     "scale of another head dimension": (("float(SCALE_LOG2E)", "float(SCALE_LOG2E) * 1.4142f"),),
     "base e for base 2": (("float(SCALE_LOG2E)", "float(SCALE_LOG2E) * 0.6931f"),),

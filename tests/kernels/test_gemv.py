@@ -177,7 +177,7 @@ FAULTS = {
     "last lanes dropped": (("k < DIM_K; k += lanes", "k < DIM_K - lanes; k += lanes"),),
     "gate taken for up": (("dot<count>(w + (ROWS + row) * DIM_K, x)", "dot<count>(w + row * DIM_K, x)"),),
     "wrong epsilon": (("float(EPSILON)", "1e-3f"),),
-    "mean over the padded length": (("1.0f / float(DIM_VALID)", "1.0f / float(DIM_K)"),),
+    "mean over the padded length": (("1.0f / float(valid)", "1.0f / float(dim)"),),
 }  # fmt: skip
 
 

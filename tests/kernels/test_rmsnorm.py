@@ -67,8 +67,8 @@ def test_work_is_what_the_stage_says(dim: int, valid: int) -> None:
 FAULTS = {
     "floor rounding": (("rounding_mode::conv_even", "rounding_mode::floor"),),
     "wrong epsilon": (("float(EPSILON)", "1e-6f"),),
-    "mean over the padded length": (("1.0f / float(DIM_VALID)", "1.0f / float(DIM)"),),
-    "scale in bf16": (("  y = aie::mac(y, high, scale.middle);\n", ""),),
+    "mean over the padded length": (("1.0f / float(valid)", "1.0f / float(dim)"),),
+    "scale in bf16": (("    y = aie::mac(y, high, scale.middle);\n", ""),),
     "gamma not applied": (("aie::mul(x, gamma)", "aie::mul(x, aie::broadcast<bfloat16, lanes>(bfloat16(1)))"),),
     "padding leaks": (("aie::mask<lanes>::from_uint32(~0u << tail)", "aie::mask<lanes>::from_uint32(0u)"),),
     "second row missing": (("row < ROWS", "row < 1"),),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every kernel source promises: two includes, rounding set in each function, no scalar stores in loops, no NumPy."""
+"""What every kernel source promises: known includes, rounding set in each function, no scalar stores in loops, no NumPy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import kernels
 from kernels.add.stage import AddStage
 from kernels.attention_decode.stage import DecodeAttentionStage
 from kernels.attention_prefill.stage import PrefillAttentionStage
@@ -17,9 +18,12 @@ from kernels.rmsnorm.stage import RmsNormStage
 from kernels.rope.stage import RopeStage
 from kernels.silu_mul.stage import SiluMulStage
 from kernels.stage import Stage, float_literal
+from npu.kernel_source import source_with_headers
 from npu.program import MemRef
 from npu.twin.hostcc import lint_kernel_source
 from tests.kernels.compiled import Compiled
+
+KERNELS = Path(kernels.__file__).parent
 
 STAGES: list[Stage] = [
     GemmStage(16, 16, 16),
@@ -32,16 +36,24 @@ STAGES: list[Stage] = [
     DecodeAttentionStage(4, 2, 32),
 ]
 SOURCES = sorted({stage.source for stage in STAGES})
+FILES = sorted({path.resolve() for source in SOURCES for path in source_with_headers(source)})
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_includes_only_the_aie_api_and_stdint(source: Path) -> None:
-    assert re.findall(r"#include\s+(\S+)", source.read_text()) == ["<aie_api/aie.hpp>", "<stdint.h>"]
+def test_every_header_of_the_pack_is_included_by_a_kernel() -> None:
+    assert {path for path in FILES if path.suffix == ".hpp"} == set((KERNELS / "include").iterdir())
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_has_no_scalar_store_in_a_loop(source: Path) -> None:
-    lint_kernel_source(source)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_includes_only_the_aie_api_stdint_and_headers_of_the_pack(path: Path) -> None:
+    included = re.findall(r"#include\s+(\S+)", path.read_text())
+    ours = {f'"{header.name}"' for header in FILES} | {f'"../include/{header.name}"' for header in FILES}
+    assert included
+    assert set(included) <= {"<aie_api/aie.hpp>", "<stdint.h>"} | ours
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_has_no_scalar_store_in_a_loop(path: Path) -> None:
+    lint_kernel_source(path)
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)

@@ -39,7 +39,8 @@ from refusal import Refusal
 SCHEMA = 1
 PACK = Path(__file__).resolve().parent.parent
 RECEIPTS = ROOT / "emitted"
-RUNTIME = ("refusal.py", "npu/__init__.py", "npu/artifact.py", "npu/device.py", "npu/toolchain.py", "npu/xrt.py")
+RUNTIME = ("refusal.py", "npu/__init__.py", "npu/artifact.py", "npu/device.py", "npu/kernel_source.py", "npu/toolchain.py",
+           "npu/xrt.py")  # fmt: skip
 MODULE = "module"
 
 

@@ -7,7 +7,6 @@ so that a plant that no longer hits anything fails instead of proving nothing. N
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +17,9 @@ from types import CodeType, FunctionType, ModuleType
 from kernels.designs.design import single_design_artifact
 from kernels.stage import Stage
 from pipeline import model_session
+from tests.stand_ins.npu_tools import flattened
 
 Edit = tuple[str, str]  # (text to be replaced, what replaces it)
-QUOTED = re.compile(r'^#include "([^"]+)"$', re.MULTILINE)
 
 
 def edited(text: str, *edits: Edit) -> str:
@@ -30,20 +29,6 @@ def edited(text: str, *edits: Edit) -> str:
         assert found == 1, f"the text to be replaced occurs {found} times, expected once: {old!r}"
         text = text.replace(old, new)
     return text
-
-
-def flattened(source: Path) -> str:
-    """A kernel source with each header of the pack in the place of its first include: one text that can be edited."""
-    seen: set[Path] = set()
-
-    def text_of(path: Path) -> str:
-        seen.add(path.resolve())
-        return QUOTED.sub(lambda match: included(path.parent / match[1]), path.read_text())
-
-    def included(header: Path) -> str:
-        return "" if header.resolve() in seen else text_of(header).replace("#pragma once\n", "")
-
-    return text_of(source)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import numpy as np
 
 from kernels.stage import Stage
 from npu.twin.hostcc import CoreState, KernelLibrary, compile_kernel
-from tests.faults.plant import flattened
+from tests.stand_ins.npu_tools import flattened
 
 CACHE = Path(__file__).parents[2] / ".cache" / "test-kernels"
 BF16 = np.dtype(ml_dtypes.bfloat16)

@@ -25,6 +25,7 @@ AIECC_FLAGS = {
 AIECC_OPTIONS = {
     "--peano", "--tmpdir", "--full-elf-name", "--xclbin-name", "--npu-insts-name", "--device-name", "--sequence-name",
 }  # fmt: skip
+QUOTED = re.compile(r'^#include "([^"]+)"$', re.MULTILINE)
 
 
 class Wrong(Exception):
@@ -59,6 +60,20 @@ def program(path: Path, name: str, version: str = VERSION) -> None:
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
+def flattened(source: Path) -> str:
+    """A kernel source with each header of the pack in the place of its first include: one text that can be edited."""
+    seen: set[Path] = set()
+
+    def text_of(path: Path) -> str:
+        seen.add(path.resolve())
+        return QUOTED.sub(lambda match: included(path.parent / match[1]), path.read_text())
+
+    def included(header: Path) -> str:
+        return "" if header.resolve() in seen else text_of(header).replace("#pragma once\n", "")
+
+    return text_of(source)
+
+
 def clang(arguments: list[str]) -> None:
     """-c SOURCE -o OBJECT with exactly the documented flags."""
     given = set(arguments)
@@ -76,7 +91,7 @@ def clang(arguments: list[str]) -> None:
             raise Wrong(f"unknown argument {word}")
     if not any((Path(folder) / "aie_api/aie.hpp").is_file() for folder in includes):
         raise Wrong("'aie_api/aie.hpp' file not found")
-    made = {"file": Path(source).name, "source": Path(source).read_text(), "defines": defines}
+    made = {"file": Path(source).name, "source": flattened(Path(source)), "defines": defines}
     Path(target).write_text(json.dumps(made))
 
 

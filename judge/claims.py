@@ -36,15 +36,24 @@ def last_freeze(chain: Sequence[Record]) -> Record | None:
     return next((record for record in reversed(chain) if record.entry.kind is Kind.FREEZE), None)
 
 
-def open_questions(chain: Sequence[Record]) -> list[str]:
-    """The questions to a human that no answer names, in the order in which they were asked."""
-    waiting: list[str] = []
+def open_questions(chain: Sequence[Record]) -> list[Record]:
+    """The questions to a human that no answer names, in the order in which they were asked.
+
+    An answer names the record that it answers; one of an older pack has the question's words alone.
+    """
+    waiting: list[Record] = []
     for record in chain:
         if record.entry.kind is Kind.QUESTION:
-            waiting.append(record.entry.body["question"])
+            waiting.append(record)
         elif record.entry.kind is Kind.ANSWER:
-            waiting = [question for question in waiting if question != record.entry.body["question"]]
+            waiting = [question for question in waiting if not _answers(record.entry.body, question)]
     return waiting
+
+
+def _answers(answer: Mapping[str, str], question: Record) -> bool:
+    if "asked" in answer:
+        return answer["asked"] == question.hash
+    return answer["question"] == question.entry.body["question"]
 
 
 def abandoned(chain: Sequence[Record]) -> Record | None:

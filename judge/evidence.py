@@ -169,10 +169,11 @@ class _Freeze(msgspec.Struct, frozen=True):
 
 
 class _Question(msgspec.Struct, frozen=True):
-    """The body of a question, and of its answer."""
+    """The body of a question, and of its answer, which names the question's record."""
 
     question: str
     answer: str = ""
+    asked: str = ""
 
 
 class _Experiment(msgspec.Struct, frozen=True):

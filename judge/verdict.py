@@ -50,15 +50,18 @@ class Verdict(msgspec.Struct, frozen=True):
         return tuple(sorted(missed, key=lambda finding: -finding.value / max(finding.threshold, 1e-30)))
 
     def lines(self) -> list[str]:
-        """The verdict for people: one line a failure and a finding."""
+        """The verdict for people: one line a failure and a finding. Of one that failed, what held is only counted."""
         text = [f"{self.gate}: {'passed' if self.passed else 'FAILED'}, {self.looked_at} judged"]
         for failure in self.failures:
             places = f" at positions {list(failure.positions)}" if failure.positions else ""
             text.append(f"  {failure.name}: {failure.detail}{places}")
-        for finding in self.findings:
+        for finding in self.findings if self.passed else self.missed:
             sign = "ok  " if finding.passed else "MISS"
             place = f" at {finding.source} {list(finding.position)}" if finding.source or finding.position else ""
             text.append(f"  {sign} {finding.metric} = {finding.value:.4g} (at most {finding.threshold:.4g}){place}")
+        held = len(self.findings) - len(self.missed)
+        if held and not self.passed:
+            text.append(f"  {held} other metrics within their limits")
         text += self.own_lines()
         if not self.passed:
             text += [f"  element {list(e.index)}: device {e.got:.6g}, oracle {e.want:.6g}" for e in self.worst]

@@ -79,6 +79,8 @@ def run_phase(ctx: PhaseContext, phase: int) -> int:
         outcome = module.run(ctx)
     except DeviceFault as fault:
         return _fault(ctx, phase, str(fault), time.monotonic() - started)
+    if outcome.verdicts and not outcome.passed:
+        outcome.data["diagnosis"] = _diagnosis(outcome, deployment.name)
     require_unchanged(ctx.description)  # the record names these files: they must have been what was judged, to the end
     outcome.wall = WallTime(run=round(time.monotonic() - started, 3))
     record = evidence.append(deployment.evidence, outcome.record(phase, ctx))
@@ -113,12 +115,20 @@ def _conclude(ctx: PhaseContext, phase: int, outcome: Outcome, record: str) -> i
         ctx.progress(f"phase {phase}: FAILED: {label}")
         for line in verdict.lines():
             ctx.progress(f"  {line}")
-    finding = _finding(*failed[0], outcome)
-    step = f"skill {finding.skill}" if finding.skill else f"scripts/ask.py --name {name} QUESTION"
-    ctx.progress(f"phase {phase}: {finding.reason}")
-    _state(ctx.deployment, lambda s: replace_phase(s, phase, "failed", f"phase {phase} failed: {finding.reason}", step))
+    found = outcome.data["diagnosis"]
+    ctx.progress(f"phase {phase}: {found['reason']}")
+    detail = f"phase {phase} failed: {found['reason']}"
+    _state(ctx.deployment, lambda s: replace_phase(s, phase, "failed", detail, found["next"]))
     documents.write(ctx.deployment)
     return 1
+
+
+def _diagnosis(outcome: Outcome, name: str) -> dict[str, str]:
+    """What the record of a failed phase says about where to look: reason, and the next step of the first gate that failed."""
+    label, verdict = next((label, verdict) for label, verdict in outcome.verdicts.items() if not verdict.passed)
+    finding = _finding(label, verdict, outcome)
+    step = f"skill {finding.skill}" if finding.skill else f"scripts/ask.py --name {name} QUESTION"
+    return {"reason": finding.reason, "next": step}
 
 
 def _finding(label: str, verdict: Verdict, outcome: Outcome) -> Diagnosis:

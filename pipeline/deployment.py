@@ -139,7 +139,7 @@ class Deployment:
             return kept
         return replace(
             kept,
-            question=next(reversed(claims.open_questions(chain)), None),
+            question=next((r.entry.body["question"] for r in claims.open_questions(chain)), None),
             frozen=claims.last_freeze(chain) is not None,
             abandoned=claims.abandoned(chain) is not None,
         )

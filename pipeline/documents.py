@@ -89,8 +89,10 @@ def _issues(chain: list[Record]) -> list[str]:
             failing = [name for name, gate in record.entry.body["gates"].items() if not gate["passed"]]
             what = ", ".join(failing) or str(record.entry.body.get("fault", ""))[:160]
             lines.append(f"- {subject} failed (record {record.hash[:12]}): {what}")
-    questions = open_questions(chain)
-    lines += [f"- question to a human: {question}" for question in questions]
+    lines += [
+        f"- question to a human ({record.hash[:12]}): {_inline(record.entry.body['question'])}"
+        for record in open_questions(chain)
+    ]
     if len(lines) == 1:
         lines.append("- none")
     lessons = [record for record in chain if record.entry.kind == Kind.LESSON]

@@ -44,10 +44,11 @@ class Started:
 
 @dataclass(frozen=True)
 class Ended:
-    """worker.json: the exit code of the worker that ended last."""
+    """worker.json: the exit code of the worker that ended last, and what it was refused, "" for nothing."""
 
     code: int
     time: str = ""
+    refused: str = ""
 
 
 def start(deployment: Deployment, *, until: int | None = None, again: int | None = None) -> None:
@@ -86,6 +87,12 @@ def result(deployment: Deployment) -> int | None:
     """The exit code of the last worker, None while there is none."""
     found = read_as(deployment.folder / "worker.json", Ended)
     return None if found is None else found.code
+
+
+def refused(deployment: Deployment) -> str:
+    """What the last worker was refused, "" for nothing."""
+    found = read_as(deployment.folder / "worker.json", Ended)
+    return "" if found is None else found.refused
 
 
 def follow(deployment: Deployment, seconds: float, position: int = 0) -> Iterator[str]:
@@ -142,9 +149,10 @@ def lock(deployment: Deployment) -> FileLock:
 
 @dataclass
 class Ending:
-    """How a worker ends: its exit code, 2 until it is known."""
+    """How a worker ends: its exit code, 2 until it is known, and what it was refused."""
 
     code: int = 2
+    refused: str = ""
 
 
 @contextlib.contextmanager
@@ -159,17 +167,18 @@ def ending(deployment: Deployment) -> Iterator[Ending]:
     except Exception as error:
         refusal = error if isinstance(error, Refusal) else denied(error)
         end.code = FAULT if refusal is None else 2
+        end.refused = "" if refusal is None else str(refusal)
         said = f"fault of the pack: {type(error).__name__}: {error}" if refusal is None else f"refused: {refusal}"
         deployment.log(said)
         print(said if refusal is not None else traceback.format_exc(), file=sys.stderr, flush=True)
     finally:
         with contextlib.suppress(OSError):
-            record_end(deployment, end.code)
+            record_end(deployment, end.code, end.refused)
 
 
-def record_end(deployment: Deployment, code: int) -> None:
+def record_end(deployment: Deployment, code: int, refused: str = "") -> None:
     """Say that the work has ended, and how: the last file that is written."""
-    write_json(deployment.folder / "worker.json", {"code": code, "time": now()})
+    write_json(deployment.folder / "worker.json", asdict(Ended(code, now(), refused)))
 
 
 def process_identity(pid: int) -> str:

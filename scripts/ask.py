@@ -11,7 +11,7 @@ from scripts.environment import enter
 
 enter()
 
-from pipeline.verbs.status import ask
+from pipeline.verbs.ask import ask
 from pipeline.verbs.console import run
 
 run(ask)

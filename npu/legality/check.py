@@ -28,6 +28,7 @@ from npu.legality import (
     tasks,
     toolchain,
 )
+from npu.legality.listing import listing
 from npu.legality.violation import Severity, Violation
 from npu.program import DeviceProgram, Program
 from refusal import Refusal
@@ -77,13 +78,13 @@ def require_legal(program: Program, *, house_rules: bool = True) -> list[Violati
             warning, and are checked with False.
 
     Raises:
-        Refusal: with every finding in `found`, one a line.
+        Refusal: with every finding in `found`; those that differ by the tile alone share a line.
     """
     findings = check(program)
     against = _against(findings, house_rules)
     if not against:
         return findings
-    listed = "\n".join(f"  {n}. {v} ({v.basis}: {v.source})" for n, v in enumerate(against, start=1))
+    listed = "\n".join(f"  {line}" for line in listing(against))
     count = f"{len(against)} limit{'s' if len(against) > 1 else ''} exceeded"
     raise Refusal(
         f"{count}\n{listed}\n",

@@ -7,6 +7,9 @@ import shlex
 import time
 from pathlib import Path
 
+from judge import evidence
+from judge.claims import gate_records
+from judge.evidence import Record
 from pipeline import documents, worker
 from pipeline.conduct import PHASES, SKILLS, pending
 from pipeline.context import cache_directory
@@ -16,6 +19,7 @@ from pipeline.faults import FAULT
 from pipeline.hub_download import Downloading
 from pipeline.intake import describe, pack_hash, require_judgeable
 from pipeline.preflight import forecast, needs_of, require_room
+from pipeline.verbs.ask import waiting
 from pipeline.verbs.console import LIMIT_SECONDS, End, parser, seconds
 from reference.oracle.config import load_config
 from refusal import Refusal
@@ -23,7 +27,6 @@ from refusal import Refusal
 TWIN_LINE = (
     "no NPU is used: values are computed by the digital twin (provenance: twin); times are not measured on hardware"
 )
-ANSWER = "a human answers with: scripts/ask.py --name {name} --answer TEXT"
 
 
 def deploy(arguments: list[str]) -> End:
@@ -107,8 +110,9 @@ def watch(deployment: Deployment, seconds: float, position: int) -> End:
 def standing(deployment: Deployment) -> End:
     """The exit code and next step of a deployment as it stands now."""
     state = deployment.state()
-    if state.question is not None:
-        return End(3, ANSWER.format(name=deployment.name))
+    asked = waiting(deployment) if state.question is not None else None
+    if asked is not None:
+        return asked
     if worker.running(deployment):
         return End(0, f"scripts/status.py {deployment.name} --wait {LIMIT_SECONDS}")
     code = worker.result(deployment)
@@ -118,14 +122,25 @@ def standing(deployment: Deployment) -> End:
         return End(2, f"scripts/deploy.py --name {deployment.name}  # goes on from the last recorded phase")
     if code == 0 and pending(deployment):
         phase = pending(deployment)[0]
+        failed = gate_records(list(evidence.records(deployment.evidence))).get(phase)
+        if failed is not None:  # a phase before it was judged again, and passed
+            return _still_failed(phase, failed)
         skill = next_skill(deployment, phase) or SKILLS[phase]
         return End(0, f"scripts/deploy.py --name {deployment.name} --phase {phase}  # skill {skill}")
     if code == FAULT:
         print(worker.crash_report(deployment))
         return End(FAULT, "a human reports this as a fault of the pack, with that traceback")
     if code == 2:
+        print(f"the worker was refused: {worker.refused(deployment) or worker.crash_report(deployment)}")
         return End(2, f"scripts/deploy.py --name {deployment.name}  # once what was refused is corrected")
     return End(code, state.next or f"scripts/deploy.py --name {deployment.name}")
+
+
+def _still_failed(phase: int, record: Record) -> End:
+    """A phase that failed, and has not been judged since."""
+    found = record.entry.body.get("data", {}).get("diagnosis", {})
+    print(f"phase {phase} failed (record {record.hash[:12]}): {found.get('reason', 'see issues.md')}")
+    return End(1, found.get("next") or f"skill {SKILLS[phase]}")
 
 
 def next_skill(deployment: Deployment, pending_phase: int) -> str:
@@ -157,4 +172,4 @@ def _parser():
     return p
 
 
-__all__ = ["ANSWER", "deploy", "introduce", "standing", "watch"]
+__all__ = ["deploy", "introduce", "standing", "watch"]

@@ -23,10 +23,11 @@ from npu.legality.check import require_legal
 from npu.mlir.load import load_program
 from pipeline import worker
 from pipeline.context import cache_directory
+from pipeline.deployment import find
 from pipeline.exercise import exercise, gate_of
 from pipeline.files import write_whole
 from pipeline.model_session import legality_of
-from pipeline.phases.kernels import seed_of
+from pipeline.phases.kernels import design_named, seed_of
 from pipeline.verbs.console import End, parser, positive
 from pipeline.verbs.console import seed as seed_of_option
 from planner.tiles import choose_gemm
@@ -71,8 +72,10 @@ KINDS: dict[str, tuple[tuple[str, ...], Make]] = {
 
 def _arguments(name: str, about: str) -> argparse.ArgumentParser:
     p = parser(name, about)
-    p.add_argument("kernel", choices=sorted(KINDS))
+    p.add_argument("kernel", choices=sorted(KINDS), nargs="?", help="a kernel, by the shape that the options give")
     shape_arguments(p)
+    p.add_argument("--design", help="instead: a design of a deployment's plan, by the name that phase 1 prints")
+    p.add_argument("--name", help="the deployment that has it (default: the one that is under way)")
     p.add_argument("--device", default="twin", choices=["twin", "xrt"])
     return p
 
@@ -98,7 +101,17 @@ def _positive(text: str) -> int:
 
 
 def design_of(args: argparse.Namespace, cache: Path) -> OpDesign:
-    """The design that the shape options name."""
+    """The design that the shape options name, or a deployment's plan holds under the name given.
+
+    Raises:
+        Refusal: neither or both were asked for, a shape that is not whole, or a name that no plan has.
+    """
+    if (args.kernel is None) == (getattr(args, "design", None) is None):
+        raise Refusal("a kernel and --design" if args.kernel else "neither a kernel nor --design",
+                      expected=f"one of the kernels {', '.join(sorted(KINDS))}, or --design DESIGN", where="arguments",
+                      next_step="scripts/run.py --help")  # fmt: skip
+    if args.kernel is None:
+        return design_named(find(args.name), args.design, cache)
     options, make = KINDS[args.kernel]
     absent = [option for option in options if getattr(args, option) is None]
     if absent:
@@ -155,7 +168,8 @@ def run_kernel(arguments: list[str]) -> End:
     if not found:
         if len(draws) > 1:
             print("  what missed on one draw did not miss on the others: chance, by the rule in judge/fresh_data.py")
-        return End(0, "scripts/deploy.py MODEL")
+        judged = args.design and f"scripts/gate.py --phase 1 --name {find(args.name).name}"
+        return End(0, judged or "scripts/deploy.py MODEL")
     finding = diagnose(Symptoms(next(verdict for verdict in draws if not verdict.passed)))
     print(f"  {finding.reason}")
     return End(1, f"skill {finding.skill}" if finding.skill else "a human looks at it: no known pattern fits")

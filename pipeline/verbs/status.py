@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""status, gate and ask: where a deployment is, judging a phase again, and questions to a human."""
+"""status and gate: where a deployment is, and judging a phase again."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from judge import evidence
-from judge.evidence import Entry, Kind
-from pipeline import documents, worker
+from pipeline import worker
 from pipeline.conduct import PHASES, pending
 from pipeline.deployment import find
 from pipeline.evaluation_report import after_freeze, last_word
 from pipeline.verbs.console import LIMIT_SECONDS, End, parser, seconds
-from pipeline.verbs.deploy import ANSWER, introduce, standing, watch
+from pipeline.verbs.deploy import introduce, standing, watch
 from refusal import Refusal
 
 
@@ -60,35 +57,3 @@ def gate(arguments: list[str]) -> End:
                       next_step=f"scripts/status.py {deployment.name} --wait {LIMIT_SECONDS}")  # fmt: skip
     worker.start(deployment, again=args.phase)
     return watch(deployment, min(args.wait, LIMIT_SECONDS - 5), position)
-
-
-def ask(arguments: list[str]) -> End:
-    """Command line of scripts/ask.py."""
-    p = parser("ask", "Put a question to a human, or answer it. A deployment with an open question waits.")
-    p.add_argument("question", nargs="?")
-    p.add_argument("--answer", help="the human's answer; takes the question away")
-    p.add_argument("--name")
-    args = p.parse_args(arguments)
-    deployment = find(args.name)
-    state = deployment.state()
-    if args.answer:
-        if state.question is None:
-            raise Refusal(
-                "no open question", expected="one to answer", where=deployment.name, next_step="scripts/status.py"
-            )
-        body = {"question": state.question, "answer": args.answer}
-        evidence.append(deployment.evidence, Entry(Kind.ANSWER, "human", body))
-        deployment.save(replace(state, question=None))
-        documents.write(deployment)
-        return End(0, f"scripts/deploy.py --name {deployment.name}")
-    if not args.question:
-        if state.question is None:
-            print("no open question")
-            return End(0, f"scripts/status.py {deployment.name}")
-        print(f"open question: {state.question}")
-        return End(3, ANSWER.format(name=deployment.name))
-    evidence.append(deployment.evidence, Entry(Kind.QUESTION, "human", {"question": args.question}))
-    deployment.save(replace(state, question=args.question))
-    documents.write(deployment)
-    print(f"question recorded: {args.question}")
-    return End(3, ANSWER.format(name=deployment.name))

@@ -14,7 +14,7 @@ from judge import evidence
 from judge.evaluation import PROPERTIES, Evaluation, check
 from judge.evidence import Entry, Kind
 from judge.fixture import write_fixture
-from pipeline import documents
+from pipeline import documents, worker
 from pipeline.deployment import Deployment, State
 from pipeline.evaluation_report import VERDICT, after_freeze, conclude, verdict_of
 from pipeline.intake import describe
@@ -169,6 +169,41 @@ def test_each_question_waits_for_its_own_answer(begun: Deployment) -> None:
     assert begun.state().question == "first?"
     answer(begun, "first?")
     assert begun.state().question is None
+
+
+def test_the_same_question_asked_twice_has_two_answers(begun: Deployment) -> None:
+    """By their words alone the first answer would take both away."""
+    ask(begun, "which?", "which?")
+    first = next(r for r in evidence.records(begun.evidence) if r.entry.kind == Kind.QUESTION)
+    named = {"question": "which?", "answer": "yes", "asked": first.hash}
+    evidence.append(begun.evidence, Entry(Kind.ANSWER, "human", named))
+    assert begun.state().question == "which?"
+
+
+def test_a_failure_that_stands_is_named_after_an_earlier_phase_was_judged_again(
+    begun: Deployment, capsys: pytest.CaptureFixture
+) -> None:
+    """The fault: the worker that judged phase 0 again ended with 0, and phase 1 looked as if nobody had tried it."""
+    found = {"reason": "a sum in a narrow format", "next": "skill debug-wrong-values"}
+    gates = {"x": {"passed": True, "gate": "g", "findings": [], "failures": []}}
+    for phase, passed in ((0, True), (1, False), (0, True)):
+        body = {"passed": passed, "gates": gates, "data": {} if passed else {"diagnosis": found}}
+        evidence.append(begun.evidence, Entry(Kind.GATE, f"phase-{phase}", body, inputs={"policy": SHA}))
+    documents.write(begun)
+    worker.record_end(begun, 0)
+    end = status(["ended"])
+    assert (end.code, end.next) == (1, "skill debug-wrong-values")
+    assert "phase 1 failed" in (said := capsys.readouterr().out)
+    assert "a sum in a narrow format" in said
+
+
+def test_what_the_worker_refused_is_shown_again_by_status(begun: Deployment, capsys: pytest.CaptureFixture) -> None:
+    with worker.ending(begun):
+        raise Refusal("no space", expected="some", where="disk", next_step="free some")
+    capsys.readouterr()
+    end = status(["ended"])
+    assert end.code == 2
+    assert "no space" in capsys.readouterr().out
 
 
 def test_a_freeze_is_a_record(begun: Deployment) -> None:

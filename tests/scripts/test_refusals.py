@@ -250,7 +250,7 @@ def test_a_registry_of_any_content_is_passed_by(tmp_path: Path) -> None:
 
 
 def test_prose_that_is_not_utf8_is_named(started: Deployment, ended_as) -> None:
-    from pipeline.verbs.status import ask
+    from pipeline.verbs.ask import ask
 
     (started.folder / "plan.md").write_bytes(NOT_UTF8)
     assert "plan.md" in ended_as(ask, "why?").refusal
@@ -260,7 +260,7 @@ def test_prose_that_is_not_utf8_is_named(started: Deployment, ended_as) -> None:
 
 
 def test_words_that_are_not_utf8_are_refused(ended_as, started: Deployment) -> None:
-    from pipeline.verbs.status import ask
+    from pipeline.verbs.ask import ask
 
     assert "UTF-8" in ended_as(ask, NOT_UTF8.decode(errors="surrogateescape")).refusal
     assert not started.evidence.exists()

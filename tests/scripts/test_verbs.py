@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from judge import evidence
+from judge.evidence import Kind
 from judge.fixture import write_fixture
 from pipeline.deployment import Deployment
 from pipeline.intake import describe
@@ -211,12 +214,44 @@ def test_a_question_blocks_until_a_human_answers(started: Deployment, desk: Path
     held = verb("deploy", "--name", "begun", "--phase", "0", cwd=desk)
     assert held.code == 3
     assert not started.passed(), "a question holds the deployment before any work"
+    assert "which context?" in held.out
     assert verb("ask", cwd=desk).code == 3
     answered = verb("ask", "--answer", "the longest", cwd=desk)
     assert answered.code == 0
     assert answered.next == "scripts/deploy.py --name begun"
     assert verb("ask", cwd=desk).code == 0
     assert "no open question" in verb("ask", "--answer", "again", cwd=desk).refusal
+
+
+def test_of_several_questions_each_is_answered_by_its_id(started: Deployment, desk: Path) -> None:
+    verb("ask", "which context?", cwd=desk)
+    both = verb("ask", "which licence?", cwd=desk)
+    ids = re.findall(r"open question (\w+): which", both.out)
+    assert len(ids) == 2
+    assert "2 open questions" in verb("ask", "--answer", "the longest", cwd=desk).refusal
+    assert "0 open questions" in verb("ask", "--question", "ffff", "--answer", "x", cwd=desk).refusal
+    one = verb("ask", "--question", ids[1], "--answer", "Apache-2.0", cwd=desk)
+    assert one.code == 3
+    assert "which context?" in one.out
+    assert ids[0] in one.next
+    assert verb("status", cwd=desk).code == 3
+    assert verb("ask", "--question", ids[0], "--answer", "the longest", cwd=desk).code == 0
+    answers = [r.entry.body for r in evidence.records(started.evidence) if r.entry.kind == Kind.ANSWER]
+    assert [(a["question"], a["answer"]) for a in answers] == [
+        ("which licence?", "Apache-2.0"), ("which context?", "the longest")
+    ]  # fmt: skip
+
+
+def test_a_design_of_a_deployments_plan_is_run_by_its_name(started: Deployment, desk: Path) -> None:
+    absent = verb("compile", "--design", "gemm_m1", "--name", "begun", cwd=desk)
+    assert absent.code == 2
+    name = next(word.strip(",") for word in absent.refusal.split() if word.startswith("gemv_norm_"))
+    compiled = verb("compile", "--design", name, "--name", "begun", cwd=desk)
+    assert compiled.code == 0
+    assert compiled.out.startswith(f"{name}: legal")
+    assert compiled.next == f"scripts/run.py --design {name} --name begun"
+    assert "neither a kernel nor --design" in verb("run", cwd=desk).refusal
+    assert "a kernel and --design" in verb("run", "add", "--design", name, cwd=desk).refusal
 
 
 def test_an_abandoned_deployment_keeps_its_evidence_and_is_not_taken_up_again(

@@ -417,7 +417,7 @@ def run_step(step: Step, folder: Path, toolchain: Toolchain) -> None:
         said = (ran.stderr or ran.stdout).strip().splitlines()
         raise Refusal(
             f"{Path(argv[0]).name} ended with {ran.returncode}: " + "\n".join(said[-20:]), expected=step.makes,
-            where="compiling for the NPU", next_step="debug-resources, with the lines above",
+            where="compiling for the NPU", next_step="skill debug-resources",
         )  # fmt: skip
 
 

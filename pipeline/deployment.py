@@ -117,7 +117,7 @@ class Deployment:
             raise Refusal(
                 f"deployment {description.name!r} exists with another {', '.join(differing)}",
                 expected="the same model, device and choices", where=str(folder),
-                next_step=f"--name NEW, or scripts/abandon.py {description.name} and remove the folder",
+                next_step=f"take another with --name NEW, or end that one: scripts/abandon.py {description.name} --reason TEXT",
             )  # fmt: skip
         deployment = Deployment(folder)
         state = deployment.state()

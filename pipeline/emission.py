@@ -83,7 +83,7 @@ class Emission:
         verdict = judge_kernel(gate_of(design), dispatches, self.policy)
         if not verdict.passed:
             raise Refusal(f"{design.name} fails {gate} on the twin", expected="a design that passes", where="emit",
-                          next_step="scripts/run.py with the same shape says where")  # fmt: skip
+                          next_step="run that kernel alone at this shape: scripts/run.py says where")  # fmt: skip
         assert recorder.tape is not None
         self._expect(recorder.tape, dispatches, design, seed)
         thresholds = {name: row.threshold for name, row in self.policy.of(gate).items()}

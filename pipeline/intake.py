@@ -95,7 +95,7 @@ def require_judgeable(choices: Choices) -> None:
             f"context {choices.context}: {choices.score_bucket} positions can be scored at once",
             expected=f"at least {needed}, which phase 3 judges",
             where="--context",
-            next_step=f"--context {needed} or more (a model whose own context is shorter cannot be judged)",
+            next_step=f"give --context {needed} or more (a model whose own context is shorter cannot be judged)",
         )
 
 

@@ -92,7 +92,7 @@ def open_results(path: Path, folder: Path) -> Results:
     if raw.emission != identity:
         raise Refusal(
             f"results of emission {raw.emission[:12]}", expected=f"{identity[:12]}, the folder's", where=str(path),
-            next_step="--emitted FOLDER names the folder that the results belong to",
+            next_step="add --emitted FOLDER: it names the folder that the results belong to",
         )  # fmt: skip
     if not (RECEIPTS / f"{identity}.json").exists():
         raise Refusal(
@@ -110,7 +110,7 @@ def _check_designs(results: Results) -> None:
         raise Refusal(
             f"missing {sorted(emitted - returned)}, unknown {sorted(returned - emitted)}",
             expected="every design of the emission, once", where=str(results.path),
-            next_step="run_here.sh without --only",
+            next_step="run run_here.sh without --only",
         )  # fmt: skip
     for name, found in results.raw.designs.items():
         artifact, description = artifact_of(results.folder, name)

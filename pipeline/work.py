@@ -40,7 +40,7 @@ def flow_of_design(design: OpDesign, device: Device, cache: Path) -> Flow:
     session = device.open(artifact)
     if not isinstance(session, TwinSession):
         raise Refusal(f"device {device.name!r}", expected="twin: it counts what a dispatch does", where="cost model",
-                      next_step="--device twin")  # fmt: skip
+                      next_step="add --device twin")  # fmt: skip
     inputs = case_of(design, np.random.default_rng(SEED)).inputs
     if isinstance(design, DecodeAttentionDesign):
         inputs["params"][:2] = np.array([design.bucket], np.int32).view(NUMPY_DTYPE["bf16"])

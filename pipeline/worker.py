@@ -139,7 +139,7 @@ def open_device(name: str, cache: Path) -> Device:
         from npu.xrt import XrtDevice
 
         return XrtDevice(cache)
-    raise Refusal(f"device {name!r}", expected="twin or xrt", where="--device", next_step="--device twin")
+    raise Refusal(f"device {name!r}", expected="twin or xrt", where="--device", next_step="add --device twin")
 
 
 def lock(deployment: Deployment) -> FileLock:

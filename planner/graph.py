@@ -61,7 +61,7 @@ def require_supported(config: ModelConfig) -> None:
             "; ".join(missing),
             expected="a dense pre-norm decoder without biases and QK-norm",
             where=f"kernels for {config.model_dir}",
-            next_step="see issues.md, known limits; the FP32 oracle alone runs with scripts/gate.py --phase 0",
+            next_step="choose a model without it: scripts/doctor.py --model MODEL says which are covered before any work",
         )
 
 

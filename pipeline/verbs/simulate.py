@@ -64,7 +64,7 @@ def run_simulate(arguments: list[str]) -> End:
             f"no input for argument {missing[0]} ({sequence.arguments[missing[0]]})",
             expected="an array for each argument that transfers read",
             where=f"@{device.name}:{sequence.name}",
-            next_step=f"--input {missing[0]}=FILE.npy",
+            next_step=f"add --input {missing[0]}=FILE.npy",
         )
     libraries = _libraries(args, sources)
     print(f"design {args.design.name}: device @{device.name} ({device.target}), sequence @{sequence.name}")

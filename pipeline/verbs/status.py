@@ -26,7 +26,7 @@ def status(arguments: list[str]) -> End:
         print(f"evidence is broken at record {chain.broken}: {chain.problem}")
         return End(
             1,
-            f"a human decides: scripts/abandon.py {deployment.name} --reason TEXT ends it; the evidence proves nothing",
+            f"the evidence proves nothing; a human ends it: scripts/abandon.py {deployment.name} --reason TEXT",
         )
     passed, state = deployment.passed(), deployment.state()
     for phase, (title, _) in PHASES.items():

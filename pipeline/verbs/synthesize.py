@@ -22,7 +22,9 @@ def synthesize_model(arguments: list[str]) -> End:
     p.add_argument("--seed", type=seed, default=0)
     args = p.parse_args(arguments)
     if args.layers is not None and args.layers < 1:
-        raise Refusal(f"--layers {args.layers}", expected="1 or more", where="arguments", next_step="--layers 4")
+        raise Refusal(
+            f"--layers {args.layers}", expected="1 or more", where="arguments", next_step="give --layers 1 or more"
+        )
     deadline = time.monotonic() + LIMIT_SECONDS - 30  # a file of 1 GiB takes some seconds
     target = args.target.expanduser()
     values = config_values(args.shape, layers=args.layers, tied=False if args.untie else None)

@@ -46,7 +46,7 @@ class Caller:
         failed = prepared.call(self.state, prepared.address, prepared.words, prepared.count)
         duration = perf_counter_ns() - begin
         if failed:
-            raise DeviceFault(f"{self.tile}, kernel {function}: {engine.states.trap_message(self.core)}")
+            raise DeviceFault(f"{self.tile}, kernel {function}: {engine.why_ended(self.core)}")
         if self.guards is not None and not (self.words[self.guards] == GUARD).all():
             engine.check_guards(self.tile, f"kernel {function} on {self.tile}")
         for memory in prepared.memories:

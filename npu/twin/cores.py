@@ -53,9 +53,12 @@ def bind_functions(device: DeviceProgram, libraries: Mapping[str, KernelLibrary]
 class CoreStates:
     """The state of every core of a device, contiguous, so that all counters are read at once."""
 
-    def __init__(self, tiles: tuple[TileId, ...]) -> None:
+    def __init__(self, tiles: tuple[TileId, ...], watch: int = 0) -> None:
+        """watch: what each state's kernel is watched by, see kernel_guard.py; 0 for nobody."""
         self.tiles = tiles
         self._states = (CoreState * max(1, len(tiles)))()
+        for state in self._states:
+            state.watch = watch
         self.address = ctypes.addressof(self._states)
         self.stride = ctypes.sizeof(CoreState)
         raw = np.frombuffer(self._states, np.uint8).reshape(max(1, len(tiles)), self.stride)
@@ -76,8 +79,9 @@ class CoreStates:
     def pointer(self, core: int) -> int:
         return self.address + core * self.stride
 
-    def trap_message(self, core: int) -> str:
-        return self._states[core].trap_message.decode(errors="replace")
+    def state(self, core: int) -> CoreState:
+        """One core's registers, counters, and why its last kernel ended."""
+        return self._states[core]
 
     def rounding(self, core: int) -> int:
         return int(self._registers[core, 0])

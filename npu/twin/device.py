@@ -24,8 +24,9 @@ from npu.twin.cores import BoundFunction, bind_functions
 from npu.twin.engine import Engine
 from npu.twin.hostcc import KernelLibrary, compile_kernel
 from npu.twin.kept_memory import MemtileContents
+from npu.twin.kernel_guard import CALL_SECONDS, guard_kernels
 from npu.twin.log import DesignTotals, Log, TwinDispatch
-from npu.twin.memory import HostBuffer, HostSlice, Placement, Regions, TileMemory
+from npu.twin.memory import HostBuffer, HostSlice, Placement, Regions
 from npu.twin.packets import unrecordable
 from npu.twin.replay import Replay, load_replayer
 from npu.twin.schedule import Recorder, Schedule, build_schedule
@@ -76,7 +77,10 @@ class TwinSession:
         tier: Tier,
         threads: int,
         foreign: bool = False,
+        call_seconds: float = CALL_SECONDS,
     ) -> None:
+        self._call_seconds = call_seconds
+        self._watch = guard_kernels(cache / "kernels", call_seconds)
         self._program = program
         self._entry = program.device(entry_device)
         self._libraries = libraries
@@ -88,7 +92,6 @@ class TwinSession:
         self._memtiles = MemtileContents() if foreign and tier == "event" else None
         self._store = ScheduleStore(cache / "schedules")
         self._placements = {device.name: Placement.of(device) for device in program.devices}
-        self._tiles = TileMemory(max((p.nbytes for p in self._placements.values()), default=64))
         self._designs: dict[str, _Design] = {}
         self._replays: dict[str, Replay] = {}
         self._buffers: dict[str, HostBuffer] = {}
@@ -222,7 +225,7 @@ class TwinSession:
         if name not in self._designs:
             program = self._program.device(name)
             functions = bind_functions(program, self._libraries)
-            engine = Engine(program, functions, self._tiles, self._placements[name], self._foreign)
+            engine = Engine(program, functions, self._placements[name], self._foreign, self._watch, self._call_seconds)
             parameters = parameter_buffers(program)
             reasons = [reason for reason in (unrecordable(program), masked_write(program)) if reason]
             reasons += [r for core in program.cores if (r := data_dependence(core, parameters))]
@@ -350,18 +353,28 @@ class TwinDevice:
     cache: directory for compiled kernels and schedules. tier: "auto" replays where it can, "event" checks everything
     each time, "replay" refuses designs that cannot be replayed (a first run still goes through the event tier, which
     records). threads: that share a replay; results do not depend on it. foreign: for designs of others, which may end
-    with tokens, stream bytes or FIFO elements left over; `TwinSession.notes` lists them.
+    with tokens, stream bytes or FIFO elements left over; `TwinSession.notes` lists them. call_seconds: how long one
+    kernel call may last before it is ended as a fault; the last session's counts in a process.
     """
 
     name = "twin"
 
-    def __init__(self, cache: Path, *, tier: Tier = "auto", threads: int = 2, foreign: bool = False) -> None:
+    def __init__(
+        self,
+        cache: Path,
+        *,
+        tier: Tier = "auto",
+        threads: int = 2,
+        foreign: bool = False,
+        call_seconds: float = CALL_SECONDS,
+    ) -> None:
         if tier not in ("auto", "event", "replay"):
             raise ValueError(f"tier {tier!r}; expected auto, event or replay")
         self.cache = cache
         self.tier: Tier = tier
         self.threads = threads
         self.foreign = foreign
+        self.call_seconds = call_seconds
 
     def open(self, artifact: Artifact) -> TwinSession:
         """Load the text, compile its kernels (or find them), and make a session."""
@@ -378,4 +391,6 @@ class TwinDevice:
 
     def open_program(self, program: Program, entry_device: str, libraries: Mapping[str, KernelLibrary]) -> TwinSession:
         """A session of a Program that is at hand, with libraries by object name."""
-        return TwinSession(program, entry_device, libraries, self.cache, self.tier, self.threads, self.foreign)
+        return TwinSession(
+            program, entry_device, libraries, self.cache, self.tier, self.threads, self.foreign, self.call_seconds
+        )

@@ -21,7 +21,8 @@ from npu.twin.control_port import add_control_routes
 from npu.twin.core_body import compile_body, walk
 from npu.twin.cores import BoundFunction, CoreStates, PreparedCall
 from npu.twin.dma import Port, TaskChannel, make_transfer, run_programs
-from npu.twin.memory import GUARD, POISON, HostSlice, Memory, Placement, TileMemory
+from npu.twin.kernel_guard import CALL_SECONDS, explain
+from npu.twin.memory import GUARD, HostSlice, Memory, Placement, TileMemory
 from npu.twin.packets import PacketNetwork, PacketSink, PacketStream
 from npu.twin.scalar_ops import View
 from npu.twin.schedule import Recorder
@@ -39,17 +40,19 @@ class Engine:
         self,
         device: DeviceProgram,
         functions: Mapping[str, BoundFunction],
-        tiles: TileMemory,
         placement: Placement,
         foreign: bool = False,
+        watch: int = 0,
+        call_seconds: float = CALL_SECONDS,
     ) -> None:
         self.foreign = foreign  # a design of others: what it leaves behind is noted, not refused
         self.notes: list[str] = []
         self.device = device
         self.functions = functions
-        self.tiles = tiles
+        self.tiles = tiles = TileMemory(placement)
         self.placement = placement
-        self.states = CoreStates(tuple(core.tile for core in device.cores))
+        self.call_seconds = call_seconds  # how long a kernel call may last
+        self.states = CoreStates(tuple(core.tile for core in device.cores), watch)
         self.buffers = {b.name: tiles.view(b, placement.offsets[b.name]) for b in device.buffers}
         self.views = {name: View.of(memory) for name, memory in self.buffers.items()}
         self.ready: deque[Process] = deque()
@@ -71,8 +74,7 @@ class Engine:
     def configure(self, recorder: Recorder | None = None) -> None:
         """Poison memory, set locks to their initial values, restart cores and channels; registers are reset."""
         self.recorder = recorder
-        self.tiles.words.fill(POISON)
-        self.tiles.words[self.placement.guard_words] = GUARD
+        self.tiles.poison()
         for memory, content in self._initial:
             memory.data[: len(content)] = np.frombuffer(content, np.uint8)
             if recorder is not None:
@@ -234,8 +236,14 @@ class Engine:
 
     # ---- checks and counts -------------------------------------------------------------------
 
+    def why_ended(self, core: int) -> str:
+        """Why a core's kernel did not return as it should."""
+        return explain(self.states.state(core), self.buffers.values(), self.call_seconds)
+
     def check_guards(self, tile: TileId | None = None, context: str = "a kernel") -> None:
         """DeviceFault if a band beside a tile buffer has changed."""
+        if tile is None and (word := self.tiles.changed_slack()) >= 0:
+            raise DeviceFault(f"{context} stored out of bounds: {self.describe_guard(word)}")
         words = self.placement.guard_words if tile is None else self.placement.tile_guards.get(tile)
         if words is None:
             return

@@ -254,6 +254,10 @@ class CoreState(ctypes.Structure):
         ("loads", ctypes.c_uint64),
         ("stores", ctypes.c_uint64),
         ("trap_jump", ctypes.c_void_p),
+        ("watch", ctypes.c_void_p),
+        ("fault_address", ctypes.c_void_p),
+        ("fault_signal", ctypes.c_uint32),
+        ("fault_write", ctypes.c_uint32),
         ("trap_message", ctypes.c_char * TRAP_MESSAGE_BYTES),
     )
 

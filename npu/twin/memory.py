@@ -11,17 +11,26 @@ area, 2 the constants of the program, 3 and up the host slices of a dispatch.
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 from dataclasses import dataclass
 
 import numpy as np
 
 from npu.device import DeviceFault
 from npu.program import Buffer, DeviceProgram, MemRef, TileId
+from refusal import Refusal
 
 POISON = np.uint32(0x7FA57FA5)
 GUARD = np.uint32(0x7FA97FA9)  # both bf16 halves are signalling NaNs too: an out-of-bounds load shows as well
 BAND_BYTES = 64
-PAGE_BYTES = 4096
+PAGE_BYTES = mmap.PAGESIZE
+MARGIN_BYTES = 16 << 20  # of addresses before and behind all tile memory that nobody may touch
+
+PROT_NONE, MAP_NORESERVE = 0, 0x4000  # sys/mman.h of Linux; the mmap module has no names for them
+_C = ctypes.CDLL(None, use_errno=True)
+_C.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 TILE_REGION, STAGING_REGION, CONSTANT_REGION, FIRST_HOST_REGION = range(4)
 
@@ -68,43 +77,91 @@ def _round_up(value: int, step: int) -> int:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a device's tile buffers lie in the twin's tile memory, and which 32-bit words between them are guards."""
+    """Where a device's tile buffers lie in the twin's tile memory, and which 32-bit words between them are guards.
+
+    A buffer of a core ends with a page, 64-byte aligned, and pages that nobody may touch lie before and behind its own: a
+    kernel that goes on beyond an end is stopped there. What is left of its first page is slack. A jump that lands in another
+    buffer is not noticed.
+    """
 
     offsets: dict[str, int]
     nbytes: int
     guard_words: np.ndarray  # int32 indices of uint32 words
     tile_guards: dict[TileId, np.ndarray]
+    spans: tuple[tuple[int, int], ...]  # byte ranges of whole pages that may be touched
+    slack: tuple[tuple[int, int], ...]  # word ranges before the band of a buffer
 
     @staticmethod
     def of(device: DeviceProgram) -> Placement:
         """Lay the buffers out tile by tile, each 64-byte aligned, with a band before and after each."""
         offsets: dict[str, int] = {}
         words: dict[TileId, list[np.ndarray]] = {}
-        position = 0
+        spans: list[tuple[int, int]] = []
+        slack: list[tuple[int, int]] = []
+        position = MARGIN_BYTES
         for buffer in sorted(device.buffers, key=lambda b: (b.tile, b.name)):
-            start = _round_up(position, BAND_BYTES) + BAND_BYTES
-            end = _round_up(start + buffer.type.nbytes, 4)
-            position = _round_up(end, BAND_BYTES) + BAND_BYTES
+            used = _round_up(max(buffer.type.nbytes, 1), BAND_BYTES)
+            first = position + PAGE_BYTES
+            last = first + _round_up(used + BAND_BYTES, PAGE_BYTES)
+            start, position = last - used, last
             offsets[buffer.name] = start
+            end = _round_up(start + buffer.type.nbytes, 4)
             bands = words.setdefault(buffer.tile, [])
             bands.append(np.arange((start - BAND_BYTES) // 4, start // 4, dtype=np.int32))
-            bands.append(np.arange(end // 4, position // 4, dtype=np.int32))
+            bands.append(np.arange(end // 4, last // 4, dtype=np.int32))
+            spans.append((first, last))
+            slack.append((first // 4, (start - BAND_BYTES) // 4))
         tile_guards = {tile: np.concatenate(bands) for tile, bands in words.items()}
         every = np.concatenate(list(tile_guards.values())) if tile_guards else np.zeros(0, np.int32)
-        return Placement(offsets, position + BAND_BYTES, every, tile_guards)
+        return Placement(offsets, position + MARGIN_BYTES, every, tile_guards, tuple(spans), tuple(slack))
 
 
 class TileMemory:
-    """The one memory that all devices of a session share in turn, as they share the array."""
+    """The tile memory of one device. Whatever is outside the spans of its placement ends the process that touches it."""
 
-    def __init__(self, nbytes: int) -> None:
-        self.bytes = aligned_bytes(_round_up(max(nbytes, 64), 64), PAGE_BYTES)
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+        self._pages = mmap.mmap(-1, placement.nbytes, flags)
+        self.bytes = np.frombuffer(self._pages, np.uint8)
         self.words = self.bytes.view(np.uint32)
+        edges = [0, *(edge for span in placement.spans for edge in span), placement.nbytes]
+        for first, last in zip(edges[::2], edges[1::2], strict=True):
+            _forbid(self.bytes.ctypes.data + first, last - first)
 
     def view(self, buffer: Buffer, offset: int) -> Memory:
         """The bytes of one placed buffer."""
         data = self.bytes[offset : offset + buffer.type.nbytes]
         return Memory(buffer.name, data, buffer.type, TILE_REGION, offset, buffer.tile)
+
+    def poison(self) -> None:
+        """As after power-up: nothing was written, and the guards stand."""
+        for first, last in self.placement.spans:
+            self.words[first // 4 : last // 4] = POISON
+        self.words[self.placement.guard_words] = GUARD
+        for first, last in self.placement.slack:
+            self.words[first:last] = GUARD
+
+    def changed_slack(self) -> int:
+        """A word before the band of a buffer that somebody has changed, -1 for none."""
+        for first, last in self.placement.slack:
+            changed = np.flatnonzero(self.words[first:last] != GUARD)
+            if len(changed):
+                return first + int(changed[-1])
+        return -1
+
+
+def _forbid(address: int, nbytes: int) -> None:
+    """Let no one read or write these whole pages.
+
+    Raises:
+        Refusal: the kernel of this machine has no more mappings for this process.
+    """
+    if _C.mprotect(address, nbytes, PROT_NONE):
+        raise Refusal(
+            f"{os.strerror(ctypes.get_errno())} for a guard page", expected="a page beside each buffer of the array",
+            where="the twin's tile memory", next_step="allow more mappings: sudo sysctl vm.max_map_count=262144",
+        )  # fmt: skip
 
 
 class HostBuffer:

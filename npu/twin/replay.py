@@ -108,7 +108,7 @@ class Replay:
         if fault.kind == 2:
             core = int(row[CORE])
             name = self.schedule.functions[int(row[FUNCTION])]
-            return f"{self.engine.states.tiles[core]}, kernel {name}: {self.engine.states.trap_message(core)}"
+            return f"{self.engine.states.tiles[core]}, kernel {name}: {self.engine.why_ended(core)}"
         target = self._place(int(row[DEST_REGION]), int(row[DEST]))
         region = int(row[SOURCE_REGION])
         if region >= FIRST_HOST_REGION:

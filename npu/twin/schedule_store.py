@@ -24,7 +24,8 @@ from npu.twin.schedule import Schedule
 
 MAGIC = b"twin schedule 1\n"
 _ENGINE_FILES = (
-    "caller.py", "control_port.py", "core_body.py", "cores.py", "dma.py", "engine.py", "levels.py", "memory.py", "packets.py", "pattern.py",
+    "caller.py", "control_port.py", "core_body.py", "cores.py", "dma.py", "engine.py",
+    "kernel_guard.cc", "kernel_guard.py", "levels.py", "memory.py", "packets.py", "pattern.py",
     "replay.cc", "scalar_ops.py", "schedule.py", "schedule_store.py", "sequence.py", "stream.py", "tables.py",
     "vector_ops.py",
 )  # fmt: skip

@@ -28,6 +28,10 @@ struct CoreState {
   uint64_t loads;            // 512-bit vector loads (shorter ones count as one)
   uint64_t stores;           // 512-bit vector stores (shorter ones count as one)
   void *trap_jump;           // jmp_buf of the running twin_call, or null: then a trap aborts the process
+  void (*watch)(CoreState *);  // told when a kernel begins and (with null) ends; null where nobody watches
+  void *fault_address;       // what the memory fault was about
+  uint32_t fault_signal;     // the signal that ended the kernel, 0 for none, -1 for a call that did not return
+  uint32_t fault_write;      // whether the memory fault was a store
   char trap_message[240];    // why the core trapped; empty when it did not
 };
 
@@ -101,7 +105,7 @@ TWIN_EXPORT void twin_set_core(CoreState *state) { twin::current_core = state; }
 TWIN_EXPORT uint32_t twin_core_size() { return sizeof(CoreState); }
 
 /// Calls `function` (at most 16 pointer or integer arguments, one 64-bit word each) on the core `state`.
-/// Returns 0, or 1 when the kernel trapped: then state->trap_message says why. Words beyond the callee's
+/// Returns 0, or 1 when the kernel trapped: then state->trap_message says why, or state->fault_signal. Words beyond the callee's
 /// parameters are ignored by the System V calling convention.
 TWIN_EXPORT int twin_call(CoreState *state, void *function, const uint64_t *arguments, uint32_t count) {
   using Kernel = void (*)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
@@ -115,15 +119,22 @@ TWIN_EXPORT int twin_call(CoreState *state, void *function, const uint64_t *argu
   for (uint32_t i = 0; i < count; ++i)
     a[i] = arguments[i];
   state->trap_message[0] = 0;
+  state->fault_signal = 0;
   state->trap_jump = &landing;
   twin::current_core = state;
   if (setjmp(landing) != 0) {
+    if (running->watch != nullptr)
+      running->watch(nullptr);
     running->trap_jump = nullptr;
     mode.restore();
     return 1;
   }
+  if (state->watch != nullptr)
+    state->watch(state);
   reinterpret_cast<Kernel>(function)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12],
                                      a[13], a[14], a[15]);
+  if (running->watch != nullptr)
+    running->watch(nullptr);
   running->trap_jump = nullptr;
   mode.restore();
   return 0;

@@ -17,6 +17,7 @@ from npu.program import Sequence as RuntimeSequence
 from npu.twin.cores import COUNTERS
 from npu.twin.device import TwinDevice
 from npu.twin.hostcc import KernelLibrary
+from npu.twin.kernel_guard import CALL_SECONDS
 from npu.twin.linking import link
 from refusal import Refusal
 
@@ -227,13 +228,14 @@ def simulate(
     inputs: Mapping[int, np.ndarray],
     outputs: Sequence[int],
     cache: Path,
+    call_seconds: float = CALL_SECONDS,
 ) -> Outcome:
-    """Run one sequence in the event tier, which checks everything.
+    """Run one sequence in the event tier, which checks everything. call_seconds: how long one kernel call may last.
 
     Raises:
         DeviceFault: a deadlock (with its wait graph), or anything that silicon leaves undefined.
     """
-    session = TwinDevice(cache, tier="event", foreign=True).open_program(
+    session = TwinDevice(cache, tier="event", foreign=True, call_seconds=call_seconds).open_program(
         link(program, libraries), device.name, libraries
     )
     names = {index: f"argument {index}" for index in range(len(sequence.arguments))}

@@ -16,14 +16,14 @@ from kernels.designs.attention_decode import DecodeAttentionDesign
 from kernels.designs.design import NUMPY_DTYPE, OpDesign, single_design_artifact
 from npu.cost import Flow, flow_of
 from npu.device import Device
-from npu.mlir.load import load_program
+from npu.mlir.load import load_program, reader_version
 from npu.twin.device import TwinSession
+from npu.twin.schedule_store import engine_version
 from pipeline.exercise import case_of
 from pipeline.files import write_whole
 from refusal import Refusal
 
 SEED = 1
-VERSION = 1  # raise it when what is counted changes
 
 
 def flow_of_design(design: OpDesign, device: Device, cache: Path) -> Flow:
@@ -33,7 +33,7 @@ def flow_of_design(design: OpDesign, device: Device, cache: Path) -> Flow:
         Refusal: the device is not the twin: nothing else counts.
     """
     artifact = single_design_artifact(design)
-    key = hashlib.sha256(f"{VERSION} {artifact.key}".encode()).hexdigest()
+    key = hashlib.sha256(f"{engine_version()} {reader_version()} {artifact.key}".encode()).hexdigest()
     kept = cache / "work" / f"{key}.json"
     if kept.exists():
         return msgspec.json.decode(kept.read_bytes(), type=Flow)

@@ -48,6 +48,13 @@ class _Allocator:
     def configure(self, key: _Task, task: ConfigureTask, now: int, where: str) -> Iterator[Violation]:
         live, tile = self._live[task.channel.tile], task.channel.tile
         fixed = [bd.bd_id for bd in task.bds if bd.bd_id is not None]
+        there = self._array.limits(tile).bds
+        for bd_id in fixed:
+            if not 0 <= bd_id < there:
+                yield Violation(
+                    limit="BD id", asked=bd_id, available=f"0..{there - 1}", where=f"{where}, {task.channel}",
+                    source=SOURCES["bds"], change="name an id that the tile has, or leave it to the compiler",
+                )  # fmt: skip
         for bd_id in fixed:
             if bd_id in live:
                 yield _taken(bd_id, task, self._configured[live[bd_id]][0], where, refused=not from_memcpy(task))

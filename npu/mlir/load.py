@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`load_program`: text to Program, parsed once per content.
 
-With `cache` the lowered Program is kept beside other artifacts under the text's sha256 and `VERSION`; a file
+With `cache` the lowered Program is kept beside other artifacts under the text's sha256 and `reader_version()`; a file
 there is complete or not there at all.
 """
 
@@ -11,7 +11,9 @@ import os
 import pickle
 import tempfile
 from contextlib import suppress
+from functools import lru_cache
 from hashlib import sha256
+from importlib import metadata
 from pathlib import Path
 
 from xdsl.dialects.func import FuncOp
@@ -24,8 +26,15 @@ from npu.mlir.text import parse_module
 from npu.program import DeviceProgram, Program, Run
 from refusal import Refusal
 
-# Part of every cache key. Raise it whenever the same text would give another Program.
-VERSION = 6
+
+@lru_cache(maxsize=1)
+def reader_version() -> str:
+    """Part of every cache key: the content of everything that decides which Program a text gives."""
+    room = Path(__file__).parent
+    digest = sha256(metadata.version("xdsl").encode())
+    for path in sorted((*room.glob("*.py"), room.parent / "program.py", room.parent / "array.py")):
+        digest.update(f"{path.name}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def load_program(text: str, *, cache: Path | None = None) -> Program:
@@ -39,7 +48,7 @@ def load_program(text: str, *, cache: Path | None = None) -> Program:
         Refusal: what we do not understand, with operation and line; nothing is skipped.
     """
     digest = sha256(text.encode()).hexdigest()
-    kept = cache / f"{digest}.v{VERSION}.program" if cache is not None else None
+    kept = cache / f"{digest}.{reader_version()}.program" if cache is not None else None
     if kept is not None:
         program = _read(kept, digest)
         if program is not None:
@@ -80,7 +89,7 @@ def _device(piece: str, cache: Path | None) -> DeviceProgram:
     """One device of a module; lines in its messages count from the device's own first line."""
     text = f"builtin.module {{\n{piece}\n}}\n"
     digest = sha256(text.encode()).hexdigest()
-    kept = cache / f"{digest}.v{VERSION}.device" if cache is not None else None
+    kept = cache / f"{digest}.{reader_version()}.device" if cache is not None else None
     program = _read(kept, digest) if kept is not None else None
     if program is None:
         name = piece.split("@", 1)[1].split(" ", 1)[0] if "@" in piece.split("\n", 1)[0] else "device"

@@ -405,7 +405,7 @@ class DeviceReader:
         ops = [*self.all(SwitchboxOp), *self.all(ShimMuxOp)]
         if not ops:
             return []
-        switches = Switches(self.parsed, ops)
+        switches = Switches(self.parsed, self.array, ops)
         for tile, dests in switches.traces():
             self.trace_told(tile, dests)
         return list(switches.routes())

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 
 from xdsl.ir import SSAValue
 
+from npu.array import Array
 from npu.mlir.aie import tile_place
 from npu.mlir.aie_switch import AmselOp, ConnectOp, MastersetOp, PacketRulesOp, RuleOp, ShimMuxOp, SwitchboxOp
 from npu.mlir.read_dma import refuse
+from npu.mlir.switch_ports import ARBITERS, MASKS, SELECTS, ports
 from npu.mlir.text import ParsedModule
 from npu.program import Channel, Direction, Route, TileId, TileKind
 
@@ -44,34 +46,57 @@ class _End:
 class Switches:
     """All switches of a device."""
 
-    def __init__(self, parsed: ParsedModule, ops: Iterable[SwitchboxOp | ShimMuxOp]) -> None:
+    def __init__(self, parsed: ParsedModule, array: Array, ops: Iterable[SwitchboxOp | ShimMuxOp]) -> None:
         self.parsed = parsed
+        self.array = array
         self.boxes: dict[TileId, _Box] = {}
         self.muxes: dict[TileId, _Box] = {}
         for op in ops:
             table = self.boxes if isinstance(op, SwitchboxOp) else self.muxes
-            self.fill(table.setdefault(TileId(*tile_place(op.tile)), _Box()), op)
+            tile = TileId(*tile_place(op.tile))
+            self.fill(table.setdefault(tile, _Box()), op, tile)
 
-    def fill(self, box: _Box, op: SwitchboxOp | ShimMuxOp) -> None:
+    def port(self, inner: ConnectOp | MastersetOp | PacketRulesOp, tile: TileId, side: str, mux: bool) -> Port:
+        """(bundle, channel) of one end of an operation; refused where the tile's switch has no such port."""
+        bundle, channel = inner.properties[f"{side}_bundle"].data, inner.properties[f"{side}_channel"].value.data
+        there = ports(self.array, tile, bundle, source=side == "source", mux=mux)
+        if channel < 0 or (there is not None and channel >= there):
+            what = f"{bundle} : {channel} as {'source' if side == 'source' else 'destination'} in {tile}"
+            numbers = "none" if there == 0 else f"{bundle} : 0..{'' if there is None else there - 1}"
+            raise refuse(self.parsed, inner, what, numbers)
+        return bundle, channel
+
+    def in_range(self, inner: RuleOp | AmselOp, what: str, value: int, count: int) -> int:
+        if not 0 <= value < count:
+            raise refuse(self.parsed, inner, f"{what} {value}", f"0..{count - 1}")
+        return value
+
+    def fill(self, box: _Box, op: SwitchboxOp | ShimMuxOp, tile: TileId) -> None:
+        mux = isinstance(op, ShimMuxOp)
         for inner in (inner for block in op.connections.blocks for inner in block.ops):
             match inner:
                 case ConnectOp():
-                    dest = (inner.properties["dest_bundle"].data, inner.dest_channel.value.data)
-                    source = (inner.properties["source_bundle"].data, inner.source_channel.value.data)
-                    box.circuits.setdefault(source, []).append(dest)
+                    source = self.port(inner, tile, "source", mux)
+                    box.circuits.setdefault(source, []).append(self.port(inner, tile, "dest", mux))
                 case MastersetOp():
-                    dest = (inner.properties["dest_bundle"].data, inner.dest_channel.value.data)
+                    dest = self.port(inner, tile, "dest", mux)
                     keep = inner.keep_pkt_header is not None and bool(inner.keep_pkt_header.value.data)
                     for select in inner.amsels:
                         box.listeners.setdefault(select, []).append((dest, keep))
                 case PacketRulesOp():
-                    source = (inner.properties["source_bundle"].data, inner.source_channel.value.data)
+                    source = self.port(inner, tile, "source", mux)
                     rules = [rule for each in inner.rules.blocks for rule in each.ops if isinstance(rule, RuleOp)]
                     box.rules.setdefault(source, []).extend(
-                        (rule.mask.value.data, rule.value.value.data, rule.amsel) for rule in rules
+                        (
+                            self.in_range(rule, "mask", rule.mask.value.data, MASKS),
+                            self.in_range(rule, "value", rule.value.value.data, MASKS),
+                            rule.amsel,
+                        )
+                        for rule in rules
                     )
                 case AmselOp():
-                    pass
+                    self.in_range(inner, "arbiter", inner.arbiterID.value.data, ARBITERS)
+                    self.in_range(inner, "master select", inner.msel.value.data, SELECTS)
                 case _:
                     raise refuse(
                         self.parsed, inner, f"{inner.name} in a switch", "connect, amsel, masterset, packet_rules"

@@ -157,8 +157,9 @@ def parse_module(text: str, *, file: str = "module") -> ParsedModule:
     Raises:
         Refusal: a syntax error, an unknown operation, or an attribute outside an operation's schema.
     """
-    parser = _LocatedParser(context(), _QUOTED_PREDICATE.sub(r"\1  \2 ", text), file)
+    parser = None
     try:
+        parser = _LocatedParser(context(), _QUOTED_PREDICATE.sub(r"\1  \2 ", text), file)
         module = parser.parse_module()
     except ParseError as error:
         line = text.count("\n", 0, error.span.start) + 1
@@ -169,7 +170,7 @@ def parse_module(text: str, *, file: str = "module") -> ParsedModule:
             next_step="correct the text at that line",
         ) from error
     except VerifyException as error:
-        line = text.count("\n", 0, parser.begun) + 1
+        line = text.count("\n", 0, parser.begun if parser else 0) + 1
         raise Refusal(str(error), where=f"{file}:{line}", next_step="correct the text at that line") from error
     breaks = [match.start() for match in re.finditer("\n", text)]
     lines = {op: bisect_right(breaks, start) + 1 for op, start in parser.starts.items()}

@@ -278,7 +278,7 @@ class _Writer:
         if not s.body:  # it changes nothing; one without end is a While
             return
         bounds = ", ".join(self.use(v) for v in (s.lower, s.upper, s.step))
-        self.emit(f"for {self.define(s.variable)} in range({bounds}):")
+        self.emit(f"for {self.define(s.variable)} in steps({bounds}):")
         self.depth += 1
         self.spin()
         self.block(s.body)

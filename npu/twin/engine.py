@@ -30,6 +30,7 @@ from npu.twin.sequence import SequenceRun
 from npu.twin.stream import LockState, Process, Sink, Stream
 from npu.twin.wait_graph import explain_deadlock, unfinished_business
 
+A_CORE = "a core"  # how the scalar operations begin, which do not know where they run
 STEP_BUDGET = 4_000_000  # process steps without a byte crossing a shim: the array only turns in circles
 
 
@@ -216,6 +217,11 @@ class Engine:
                     process.resume()
                 except StopIteration:
                     process.wait = ("ended",)
+                except DeviceFault as fault:
+                    said = str(fault)
+                    if not said.startswith(A_CORE):
+                        raise
+                    raise DeviceFault(process.name + said.removeprefix(A_CORE)) from fault
                 budget -= 1
             if budget < 0:
                 now = sum(self.shim_bytes())

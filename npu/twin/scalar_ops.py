@@ -109,11 +109,32 @@ def wrap(value: int, bits: int) -> int:
     return value - (1 << bits) if value >> (bits - 1) else value
 
 
-def divide(a: int, b: int) -> int:
-    """Signed division towards zero. DeviceFault on zero."""
+def divide(a: int, b: int, towards: str = "zero", bits: int = 0) -> int:
+    """Integer division, rounded towards "zero", "floor" or "ceil".
+
+    DeviceFault where MLIR leaves the result undefined: on zero, and the smallest signed number of `bits` bits by -1.
+    """
     if b == 0:
         raise DeviceFault("a core divides by zero")
-    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    if bits and b == -1 and a == -(1 << (bits - 1)):
+        raise DeviceFault(f"a core divides {a} by -1, which does not fit {bits} bits")
+    if towards == "zero":
+        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    return a // b if towards == "floor" else -(-a // b)
+
+
+def shift(value: int, by: int, bits: int, left: bool = False) -> int:
+    """value << by or value >> by. DeviceFault for a distance that is none: MLIR leaves the result undefined."""
+    if not 0 <= by < bits:
+        raise DeviceFault(f"a core shifts {bits} bits by {by}")
+    return value << by if left else value >> by
+
+
+def steps(lower: int, upper: int, step: int) -> range:
+    """The values of a loop's variable. DeviceFault for a step that leads nowhere: scf.for asks for a positive one."""
+    if step <= 0:
+        raise DeviceFault(f"a core's loop from {lower} to {upper} has step {step}")
+    return range(lower, upper, step)
 
 
 def unsigned(value: int, bits: int = 32) -> int:
@@ -163,12 +184,14 @@ def bitcast(value: int | float, source: str, target: str) -> int | float:
 
 _BINARY = {
     "arith.addi": "{0} + {1}", "arith.subi": "{0} - {1}", "arith.muli": "{0} * {1}", "arith.andi": "{0} & {1}",
-    "arith.ori": "{0} | {1}", "arith.xori": "{0} ^ {1}", "arith.shli": "{0} << {1}", "arith.shrsi": "{0} >> {1}",
-    "arith.shrui": "unsigned({0}, {bits}) >> {1}", "arith.divsi": "divide({0}, {1})",
+    "arith.ori": "{0} | {1}", "arith.xori": "{0} ^ {1}", "arith.shli": "shift({0}, {1}, {bits}, True)",
+    "arith.shrsi": "shift({0}, {1}, {bits})", "arith.shrui": "shift(unsigned({0}, {bits}), {1}, {bits})",
+    "arith.divsi": "divide({0}, {1}, 'zero', {bits})",
     "arith.divui": "divide(unsigned({0}, {bits}), unsigned({1}, {bits}))",
     "arith.remsi": "{0} - {1} * divide({0}, {1})",
-    "arith.remui": "unsigned({0}, {bits}) % unsigned({1}, {bits})", "arith.floordivsi": "{0} // {1}",
-    "arith.ceildivsi": "-(-{0} // {1})", "arith.ceildivui": "-(-unsigned({0}, {bits}) // unsigned({1}, {bits}))",
+    "arith.remui": "unsigned({0}, {bits}) - unsigned({1}, {bits}) * divide(unsigned({0}, {bits}), unsigned({1}, {bits}))",
+    "arith.floordivsi": "divide({0}, {1}, 'floor', {bits})", "arith.ceildivsi": "divide({0}, {1}, 'ceil', {bits})",
+    "arith.ceildivui": "divide(unsigned({0}, {bits}), unsigned({1}, {bits}), 'ceil')",
     "arith.minsi": "min({0}, {1})", "arith.maxsi": "max({0}, {1})",
     "arith.minui": "min(unsigned({0}, {bits}), unsigned({1}, {bits}))",
     "arith.maxui": "max(unsigned({0}, {bits}), unsigned({1}, {bits}))",
@@ -195,7 +218,7 @@ _ROUND = {"bf16": "bfloat16", "f32": "float32", "f16": "float32"}
 _BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 
 NAMESPACE: dict[str, Callable[..., object]] = {
-    "divide": divide, "unsigned": unsigned, "wrap": wrap, "subview": subview, "reinterpret": reinterpret,
+    "divide": divide, "shift": shift, "steps": steps, "unsigned": unsigned, "wrap": wrap, "subview": subview, "reinterpret": reinterpret,
     "reshape": reshape, "float32": lambda value: float(np.float32(value)), "bfloat16": bfloat16, "minmax": minmax,
     "quotient": quotient, "to_integer": to_integer, "bitcast": bitcast, "vector_op": vector_ops.compute,
     "vector_constant": vector_ops.constant, "math": math,

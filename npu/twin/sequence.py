@@ -65,6 +65,8 @@ class SequenceRun:
         self.sequence = sequence
         self.process = Process(f"sequence @{sequence.name}")
         self.finished = False
+        self._clock = self._last_wait = 0  # counts starts and waits
+        self._started_at: dict[Task, int] = {}
         self.tasks: dict[int, Task] = {}
         self.bd_owner: dict[tuple[TileId, int], Task] = {}
         self.arguments: list[Memory] = []
@@ -172,7 +174,13 @@ class SequenceRun:
             "Await or free tasks that have ended"
         )
 
+    def waited_since(self, task: Task) -> bool:
+        """Whether the sequence has waited for anything since it last started the task."""
+        return self._last_wait > self._started_at.get(task, 0)
+
     def _start(self, task: Task) -> None:
+        self._clock += 1
+        self._started_at[task] = self._clock
         if task.overwritten_by is not None:
             raise DeviceFault(f"{task} is started after {task.overwritten_by} has rewritten its BD")
         self.engine.task_channel(task.spec.channel).start(task)
@@ -197,6 +205,8 @@ class SequenceRun:
             )
         task.awaited += 1
         task.held = False
+        self._clock += 1
+        self._last_wait = self._clock
 
     # ---- other instructions ------------------------------------------------------------------
 

@@ -54,10 +54,21 @@ def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (np.sign(a) * np.sign(b) * (np.abs(a.astype(np.int64)) // np.abs(b.astype(np.int64)))).astype(np.int64)
 
 
+def _shifted(shift: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    def checked(values: np.ndarray, by: np.ndarray) -> np.ndarray:
+        bits = 8 * values.dtype.itemsize
+        if (by < 0).any() or (by >= bits).any():
+            raise DeviceFault(f"a core shifts a vector of {bits} bits by {by.min()}..{by.max()}")
+        return shift(values, by)
+
+    return checked
+
+
 _TABLE: dict[str, Callable[..., np.ndarray]] = {
     "arith.addi": np.add, "arith.subi": np.subtract, "arith.muli": np.multiply, "arith.andi": np.bitwise_and,
-    "arith.ori": np.bitwise_or, "arith.xori": np.bitwise_xor, "arith.shli": np.left_shift, "arith.shrsi": np.right_shift,
-    "arith.shrui": lambda a, b: _unsigned(a) >> _unsigned(b), "arith.minsi": np.minimum, "arith.maxsi": np.maximum,
+    "arith.ori": np.bitwise_or, "arith.xori": np.bitwise_xor, "arith.shli": _shifted(np.left_shift),
+    "arith.shrsi": _shifted(np.right_shift), "arith.shrui": _shifted(lambda a, b: _unsigned(a) >> _unsigned(b)),
+    "arith.minsi": np.minimum, "arith.maxsi": np.maximum,
     "arith.minui": lambda a, b: np.minimum(_unsigned(a), _unsigned(b)),
     "arith.maxui": lambda a, b: np.maximum(_unsigned(a), _unsigned(b)), "arith.divsi": _truncated,
     "arith.remsi": lambda a, b: a - b * _truncated(a, b), "arith.addf": np.add, "arith.subf": np.subtract,

@@ -9,6 +9,7 @@ from npu.twin.packets import PacketSink
 from npu.twin.stream import Process
 
 if TYPE_CHECKING:
+    from npu.twin.dma import Task
     from npu.twin.engine import Engine
     from npu.twin.sequence import SequenceRun
 
@@ -127,7 +128,9 @@ def unfinished_business(engine: Engine, run: SequenceRun) -> str | None:
                 writes_host = channel.channel.direction == "S2MM" and channel.channel.tile.row == 0
                 kind = problems if writes_host else untidy
                 kind.append(f"{task} has not ended: its channel {text}")
-        untidy += [f"the token of {task} was never awaited" for task in channel.tokens]
+        for task in channel.tokens:
+            left = f"the token of {task} was never awaited"
+            (problems if engine.foreign and _nothing_after(engine, task) else untidy).append(left + _host_output(task))
         problems += _never_awaited(channel.order)
     for stream in engine.streams.values():
         left = stream.leftover()
@@ -153,6 +156,23 @@ def unfinished_business(engine: Engine, run: SequenceRun) -> str | None:
         return None
     head = f"@{engine.device.name}:{run.sequence.name} ended and left behind:"
     return "\n  ".join([head, *problems])
+
+
+def _nothing_after(engine: Engine, task: Task) -> bool:
+    """Whether the task writes host memory and no wait at all came after its start: the host then reads what it likes."""
+    run = engine.sequence_run
+    channel = task.spec.channel
+    return channel.direction == "S2MM" and channel.tile.row == 0 and run is not None and not run.waited_since(task)
+
+
+def _host_output(task: Task) -> str:
+    arguments = sorted({bd.argument for bd in task.spec.bds if bd.argument is not None})
+    named = ", ".join(map(str, arguments))
+    return (
+        f": the host may read argument {named} before it is written"
+        if arguments and task.spec.channel.tile.row == 0
+        else ""
+    )
 
 
 def _never_awaited(order: list) -> list[str]:

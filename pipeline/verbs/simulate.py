@@ -13,9 +13,11 @@ from npu.legality.violation import Severity
 from npu.mlir.load import load_program
 from npu.program import MemRef
 from npu.twin.hostcc import KernelLibrary, compile_kernel
+from npu.twin.kernel_guard import CALL_SECONDS
+from npu.twin.memory import POISON
 from pipeline.context import cache_directory
 from pipeline.simulation import choose, directions, findings, from_argument, resources, simulate, to_argument, widened
-from pipeline.verbs.console import End, parser
+from pipeline.verbs.console import End, parser, positive
 from refusal import Refusal
 
 PRELUDE = ("aie_api/foreign.hpp",)
@@ -43,6 +45,10 @@ def _options() -> argparse.ArgumentParser:
     options.add_argument("--dtype", action="append", default=[], help="an output's type, in order: bf16, float32, int8")
     options.add_argument("--device", help="the device to run, where there are several")
     options.add_argument("--sequence", help="the runtime sequence to run, where there are several")
+    options.add_argument(
+        "--timeout", type=positive, default=CALL_SECONDS, metavar="SECONDS",
+        help=f"how long one kernel call may last before it is ended as a fault (default {CALL_SECONDS:g})",
+    )  # fmt: skip
     return options
 
 
@@ -76,19 +82,21 @@ def run_simulate(arguments: list[str]) -> End:
     problems = findings(program)
     for violation in problems:
         print(explain(violation))
-    outcome = simulate(program, device, sequence, libraries, arrays, list(outputs), cache_directory())
+    outcome = simulate(program, device, sequence, libraries, arrays, list(outputs), cache_directory(), args.timeout)
     print(f"DDR: {outcome.ddr_read_bytes} bytes read, {outcome.ddr_write_bytes} bytes written")
     for core in outcome.cores:
         counted = ", ".join(f"{name} {count}" for name, count in core.counters.items() if count)
         print(f"  core({core.tile[0]},{core.tile[1]}): {core.calls} kernel calls{'; ' + counted if counted else ''}")
     for note in outcome.notes:
         print(f"  {note}")
-    for number, (index, path) in enumerate(outputs.items()):
+    results = []  # none is written before all are known to be what was asked for
+    for number, index in enumerate(outputs):
         dtype = args.dtype[number] if number < len(args.dtype) else None
         shape = _shape(args.shape[number]) if number < len(args.shape) else None
-        values = from_argument(outcome.outputs[index], sequence.arguments[index], dtype, shape)
+        results.append(from_argument(outcome.outputs[index], sequence.arguments[index], dtype, shape))
+    for (index, path), values in zip(outputs.items(), results, strict=True):
         np.save(path, values)
-        print(f"argument {index}: {_describe(values)} -> {path}")
+        print(f"argument {index}: {_describe(values)} -> {path}{_unwritten(outcome.outputs[index])}")
     if any(violation.severity is Severity.ERROR for violation in problems):
         return End(1, "the twin ran the design, but the array would not: mend what is not legal above")
     return End(0, "compare the outputs with what the design promises")
@@ -168,6 +176,13 @@ def _shape(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.replace(",", "x").split("x"))
     except ValueError as error:
         raise Refusal(f"--shape {text}", expected="sizes such as 64x64", where="--shape") from error
+
+
+def _unwritten(raw: np.ndarray) -> str:
+    """A remark on words of an output that still hold what every buffer begins with."""
+    words = raw[: len(raw) // 4 * 4].view(np.uint32)
+    count = int((words == POISON).sum())
+    return f"; {count} of its {len(words)} words were never written, and hold {POISON:#x}" if count else ""
 
 
 def _describe(values: np.ndarray) -> str:

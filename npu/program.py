@@ -84,6 +84,7 @@ class MemRef:
 
 DTYPE_BYTES = {
     "i8": 1, "ui8": 1, "i16": 2, "bf16": 2, "f16": 2, "i32": 4, "ui32": 4, "f32": 4, "index": 4, "i64": 8,
+    "v8bfp16ebs8": 9, "v16bfp16ebs16": 17, "i72": 9, "i136": 17,  # blocks of significands with one exponent
 }  # fmt: skip
 
 

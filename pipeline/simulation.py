@@ -24,7 +24,16 @@ from refusal import Refusal
 NUMPY = {
     "i1": "uint8", "i8": "int8", "ui8": "uint8", "i16": "int16", "i32": "int32", "ui32": "uint32", "index": "int32",
     "i64": "int64", "f32": "float32", "f16": "float16", "bf16": "uint16",
+    # Blocks of significands and an exponent: their bytes, a last dimension more.
+    "v8bfp16ebs8": "uint8", "v16bfp16ebs16": "uint8", "i72": "uint8", "i136": "uint8",
 }  # fmt: skip
+
+
+_FORMS = {
+    "bf16": ", as uint16 bit patterns or as float32 values",
+    "v8bfp16ebs8": ", as uint8: blocks of an exponent and 8 significands",
+    "v16bfp16ebs16": ", as uint8: blocks of an exponent and 16 significands",
+}
 
 
 @dataclass(frozen=True)
@@ -154,8 +163,7 @@ def to_argument(array: np.ndarray, declared: MemRef, where: str) -> tuple[np.nda
     if raw.nbytes != declared.nbytes:
         raise Refusal(
             f"{raw.size} elements of {raw.dtype}, {raw.nbytes} bytes",
-            expected=f"{declared}: {declared.nbytes} bytes"
-            + (", as uint16 bit patterns or as float32 values" if declared.dtype == "bf16" else ""),
+            expected=f"{declared}: {declared.nbytes} bytes" + _FORMS.get(declared.dtype, ""),
             where=where,
             next_step="give an array of that size and type",
         )
@@ -173,7 +181,8 @@ def from_argument(raw: np.ndarray, declared: MemRef, dtype: str | None, shape: t
             values = raw.view(np.dtype(NUMPY.get(kind, kind)))
         except (TypeError, ValueError) as error:
             raise Refusal(f"dtype {kind}", expected="bf16 or a NumPy type that divides the output's bytes") from error
-    wanted = shape if shape is not None else (declared.shape if dtype is None else (-1,))
+    own = declared.shape if declared.elements == values.size else (*declared.shape, declared.element_bytes)
+    wanted = shape if shape is not None else (own if dtype is None else (-1,))
     try:
         return values.reshape(wanted)
     except ValueError as error:

@@ -90,6 +90,14 @@ class ObjectFifoSubviewType(ParametrizedAttribute, TypeAttribute):
     element: MemRefType
 
 
+@irdl_attr_definition
+class BlockFloatType(ParametrizedAttribute, TypeAttribute):
+    """`!aiex.bfp<"v8bfp16ebs8">`: a block of significands with one exponent, which memory holds as one element."""
+
+    name = "aiex.bfp"
+    block: StringAttr
+
+
 def _parse_pair(parser: AttrParser, first: str, second: str) -> tuple[int, int]:
     """`<first = N, second = M>`, in either order."""
     with parser.in_angle_brackets():

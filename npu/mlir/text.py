@@ -20,7 +20,14 @@ from xdsl.printer import Printer
 from xdsl.utils.exceptions import ParseError, VerifyException
 
 from npu.mlir import aie, aie_fifo, aie_streams, aie_switch, aie_trace, aiex, aiex_registers
-from npu.mlir.attributes import DimsAttr, ObjectFifoSubviewType, ObjectFifoType, PacketInfoAttr, PadsAttr
+from npu.mlir.attributes import (
+    BlockFloatType,
+    DimsAttr,
+    ObjectFifoSubviewType,
+    ObjectFifoType,
+    PacketInfoAttr,
+    PadsAttr,
+)
 from npu.mlir.memref_data import MEMREF
 from refusal import Refusal
 
@@ -29,7 +36,7 @@ AIE = Dialect(
     [*aie.OPERATIONS, *aie_fifo.OPERATIONS, *aie_streams.OPERATIONS, *aie_switch.OPERATIONS, *aie_trace.OPERATIONS],
     [ObjectFifoType, ObjectFifoSubviewType, DimsAttr, PadsAttr, PacketInfoAttr],
 )
-AIEX = Dialect("aiex", [*aiex.OPERATIONS, *aiex_registers.OPERATIONS], [])
+AIEX = Dialect("aiex", [*aiex.OPERATIONS, *aiex_registers.OPERATIONS], [BlockFloatType])
 
 # Discardable attributes that mean something to mlir-aie; all others are refused.
 ALLOWED_ATTRIBUTES = {

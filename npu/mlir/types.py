@@ -13,9 +13,11 @@ from xdsl.dialects.builtin import (
     MemRefType,
     NoneAttr,
     Signedness,
+    StringAttr,
 )
 from xdsl.ir import Attribute
 
+from npu.mlir.attributes import BlockFloatType
 from npu.program import MemRef
 from refusal import Refusal
 
@@ -31,6 +33,11 @@ _XDSL = {
     "f16": Float16Type(),
     "f32": Float32Type(),
     "index": IndexType(),
+    # Blocks of 8 or 16 significands of a byte and an exponent; a pass of mlir-aie makes plain integers of them.
+    "v8bfp16ebs8": BlockFloatType(StringAttr("v8bfp16ebs8")),
+    "v16bfp16ebs16": BlockFloatType(StringAttr("v16bfp16ebs16")),
+    "i72": IntegerType(72),
+    "i136": IntegerType(136),
 }
 _NAMES = {attribute: name for name, attribute in _XDSL.items()}
 

@@ -5,12 +5,14 @@
 //
 // - Floats pass through an acc32 accumulator as bits (TWIN_FLOATS_THROUGH_ACC32), as the device's headers let them.
 // - Registers by their native names, read and written through pointers, with the intrinsics that go with them.
+// - Shuffles by mode (foreign_shuffle.hpp), and aie::detail::transpose.
 
 #pragma once
 
 #define TWIN_FLOATS_THROUGH_ACC32
 
 #include "aie.hpp"
+#include "foreign_shuffle.hpp"
 
 /// A register by its native name; a load or store through a misaligned pointer traps.
 template <typename T, unsigned Elems>
@@ -42,6 +44,21 @@ using v32int16 = native_register<int16, 32>;
 using v64int8 = native_register<int8, 64>;
 using v64uint8 = native_register<uint8, 64>;
 using v16float = native_register<float, 16>;
+
+// Blocks of 64 and 128 values. They take 9 bytes for 8 values in memory, at any address.
+using v64bfp16ebs8 = aie::block_vector<bfp16ebs8, 64>;
+using v128bfp16ebs8 = aie::block_vector<bfp16ebs8, 128>;
+
+namespace aie::detail {
+
+template <typename T, unsigned Elems>
+struct transpose {
+  static aie::vector<T, Elems> run(const aie::vector<T, Elems> &v, unsigned rows, unsigned columns) {
+    return aie::transpose(v, rows, columns);
+  }
+};
+
+}  // namespace aie::detail
 
 inline v16int32 broadcast_to_v16int32(int32_t value) { return aie::broadcast<int32, 16>(value); }
 inline v32int16 broadcast_to_v32int16(int16_t value) { return aie::broadcast<int16, 32>(value); }

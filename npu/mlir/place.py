@@ -53,7 +53,7 @@ def _bank_aware(buffers: Sequence[Buffer], stack_bytes: int, limits: TileLimits)
         nbytes = buffer.type.nbytes
         if buffer.address is not None:
             bank = buffer.address // size
-            if bank >= limits.banks or buffer.address < free[bank]:
+            if not 0 <= bank < limits.banks or buffer.address < free[bank]:
                 return (), f"{buffer.name} at {buffer.address} lies on what is placed already"
             free[bank] = buffer.address + nbytes
             done[index] = replace(buffer, bank=bank)

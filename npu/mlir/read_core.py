@@ -142,8 +142,8 @@ class CoreReader:
         """The statements of a block; `results` are the names that its yield or return assigns."""
         statements: list[Statement] = []
         for op in block.ops:
-            if isinstance(op, EndOp | SubviewAccessOp):
-                continue  # a view is named by its acquire
+            if isinstance(op, EndOp | SubviewAccessOp | BufferOp | LockOp):
+                continue  # a view is named by its acquire; memory and locks are the device's, wherever they stand
             if isinstance(op, scf.YieldOp | affine.YieldOp | ReturnOp):
                 statements += self.assign(results or (), op.operands)
             elif isinstance(op, memref.GetGlobalOp):

@@ -462,9 +462,9 @@ class DeviceReader:
 
 
 def _with_nested(device: DeviceOp) -> Iterator[Operation]:
-    """The device's operations; buffers and locks that stand inside a DMA program come before it."""
+    """The device's operations; buffers and locks that stand inside a DMA program or a core come before it."""
     for op in device.body.block.ops:
-        if isinstance(op, MemOp | MemTileDmaOp):
+        if isinstance(op, MemOp | MemTileDmaOp | CoreOp):
             yield from (inner for inner in op.walk() if isinstance(inner, BufferOp | LockOp))
         yield op
 

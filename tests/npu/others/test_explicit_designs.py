@@ -387,3 +387,30 @@ def test_packets_replay_bit_for_bit(tmp_path) -> None:
         session.run("sequence")
         assert (session.read("b", 0, (N,), np.int32) == factor * X + 1).all()
     assert [record.tier for record in session.log()] == ["event", "replay", "replay"]
+
+
+def test_a_buffer_that_stands_inside_the_core_is_memory_of_its_tile(tmp_path) -> None:
+    body = (
+        '%scratch = aie.buffer(%t) {sym_name = "scratch"} : memref<16xi32>\n'
+        + EACH
+        + """
+%v = memref.load %in[%i] : memref<16xi32>
+%w = arith.addi %v, %one : i32
+memref.store %w, %scratch[%i] : memref<16xi32>
+%x = memref.load %scratch[%i] : memref<16xi32>
+%y = arith.muli %x, %x : i32
+memref.store %y, %out[%i] : memref<16xi32>
+}"""
+    )
+    text = design(body)
+    assert {b.name: b.tile.row for b in load_program(text).devices[0].buffers}["scratch"] == 2
+    (out,), _ = run(text, X, cache_=tmp_path)
+    assert (out == (X + 1) ** 2).all()
+
+
+@pytest.mark.parametrize("address", [-559038737, 65536])
+def test_an_address_outside_the_tile_is_found(address: int) -> None:
+    from npu.legality import check
+
+    text = design(ADD).replace('{sym_name = "in"}', f'{{address = {address} : i32, sym_name = "in"}}')
+    assert {"data memory", "overlap in data memory"} & {v.limit for v in check(load_program(text))}

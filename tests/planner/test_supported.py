@@ -92,3 +92,31 @@ def test_padding_of_an_embedding_row_is_zero() -> None:
     assert rows.shape == (2, 192)
     assert rows[:, :128].any()
     assert not rows[:, 128:].any()
+
+
+# Hidden size, intermediate size, vocabulary, query heads, KV heads, head_dim, as the models' own config.json files have them.
+PUBLISHED = {
+    "meta-llama/Llama-3.2-1B": (2048, 8192, 128256, 32, 8, 64),
+    "meta-llama/Llama-3.2-3B": (3072, 8192, 128256, 24, 8, 128),
+    "meta-llama/Llama-3.1-8B": (4096, 14336, 128256, 32, 8, 128),
+    "HuggingFaceTB/SmolLM2-135M": (576, 1536, 49152, 9, 3, 64),
+    "HuggingFaceTB/SmolLM2-360M": (960, 2560, 49152, 15, 5, 64),
+    "HuggingFaceTB/SmolLM2-1.7B": (2048, 8192, 49152, 32, 32, 64),
+    "Qwen/Qwen2.5-0.5B": (896, 4864, 151936, 14, 2, 64),
+    "Qwen/Qwen3-0.6B": (1024, 3072, 151936, 16, 8, 128),
+    "Qwen/Qwen3-4B": (2560, 9728, 151936, 32, 8, 128),
+    "mistralai/Mistral-7B-v0.3": (4096, 14336, 32768, 32, 8, 128),
+    "microsoft/Phi-4-mini-instruct": (3072, 8192, 200064, 24, 8, 128),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_no_width_of_a_published_model_is_padded_so_that_no_call_works_on_padding_alone(name: str) -> None:
+    hidden, intermediate, vocabulary, heads, kv_heads, head_dim = PUBLISHED[name]
+    w = Widths.of(
+        config(
+            hidden_size=hidden, intermediate_size=intermediate, vocab_size=vocabulary, num_attention_heads=heads,
+            num_key_value_heads=kv_heads, head_dim=head_dim,
+        )
+    )  # fmt: skip
+    assert (w.hidden, w.intermediate, w.vocab, w.pad_heads) == (hidden, intermediate, vocabulary, 0)

@@ -166,7 +166,8 @@ def _architecture(keys: KeyReader) -> Architecture:
     model_type = keys.string("model_type")
     row = ARCHITECTURES.get(model_type)
     if row is None:
-        raise keys.refuse("model_type", expected=f"one of {', '.join(sorted(ARCHITECTURES))}")
+        raise keys.refuse("model_type", expected=f"one of {', '.join(sorted(ARCHITECTURES))}",
+                          next_step="choose a model of one of these architectures: no other is described yet")  # fmt: skip
     names = keys.peek("architectures")
     if names is not None and names != [row.class_name]:
         raise keys.refuse("architectures", expected=f"[{row.class_name!r}] for model_type {model_type!r}")

@@ -116,7 +116,8 @@ class KeyReader:
     def refuse(self, key: str, *, expected: str, next_step: str = "") -> Refusal:
         """The refusal that names this key and its value."""
         found = f"{key} = {json.dumps(self.values[key])}" if key in self.values else f"no key {key!r}"
-        return Refusal(found, expected=expected, where=self.where, next_step=next_step)
+        step = next_step or f"take {key} from the model's own config.json, as its publisher has it"
+        return Refusal(found, expected=expected, where=self.where, next_step=step)
 
     def accept(self, names: Iterable[str]) -> dict[str, Any]:
         """Consume keys that the caller vouches for; a key that is not open is refused."""
@@ -138,7 +139,7 @@ class KeyReader:
             f"unknown key{'s' if len(pairs) > 1 else ''} {', '.join(pairs)}",
             expected="keys whose effect on inference is known",
             where=self.where,
-            next_step=f"if they change nothing at inference: {flags}",
+            next_step=f"if they change nothing at inference, deploy with {flags}",
         )
 
     def _required(self, key: str, absent: Any) -> Any:

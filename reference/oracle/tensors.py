@@ -118,7 +118,10 @@ def open_weights(config: ModelConfig, model_dir: Path | None = None) -> Weights:
 def _check_tensor(weights: Weights, name: str, shape: tuple[int, ...]) -> None:
     found = weights.shape(name)
     if found != shape:
-        raise Refusal(f"{name} has shape {list(found)}", expected=f"{list(shape)}", where=str(weights.model_dir))
+        raise Refusal(
+            f"{name} has shape {list(found)}", expected=f"{list(shape)}, by config.json", where=str(weights.model_dir),
+            next_step="put config.json and weights of one checkpoint together: these are of two models",
+        )  # fmt: skip
     weights.get(name)  # refuses dtypes that are not exact in FP32
 
 

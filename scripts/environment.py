@@ -6,11 +6,13 @@ folder (CLAUDE_PLUGIN_DATA) when Claude Code runs the pack, else in .venv of the
 """
 
 import hashlib
+import importlib.util
 import os
 import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 PACK = Path(__file__).resolve().parent.parent
@@ -18,6 +20,7 @@ NEED_PYTHON = (3, 11)
 NEED_BYTES = 500 << 20
 STAMP = "llm-to-npu-dependencies"
 ZIG_VARIABLE = "LLM_TO_NPU_ZIG"
+PROBE = "jinja2"  # the smallest of the requirements: fetched once to see whether pip can
 
 
 def enter() -> None:
@@ -94,7 +97,25 @@ def missing(folder: Path) -> list:
     free = shutil.disk_usage(place).free
     if free < NEED_BYTES:
         found.append(f"disk: {free >> 20} MiB free at {place}, {NEED_BYTES >> 20} MiB are needed")
+    refusal = registry_refusal()
+    if refusal:
+        found.append(f"network: pip gets no package from its registry ({refusal})")
     return found
+
+
+def registry_refusal() -> str:
+    """Why pip cannot fetch a small package, in its last words; "" where it can, and where there is no pip to ask yet."""
+    if importlib.util.find_spec("pip") is None:
+        return ""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check"]
+        command += ["--timeout", "10", "--retries", "1", "--dest", folder, PROBE]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        except subprocess.TimeoutExpired:
+            return "no answer within a minute"
+    said = [line for line in done.stderr.splitlines() if line.strip()]
+    return "" if done.returncode == 0 else (said[-1].strip() if said else f"exit {done.returncode}")
 
 
 def dependencies() -> list:
@@ -127,7 +148,7 @@ def make(folder: Path) -> None:
         print("llm-to-npu cannot start here. Missing:", file=sys.stderr)
         for problem in problems:
             print(f"  - {problem}", file=sys.stderr)
-        print("next: install what is named above, then run the same command again", file=sys.stderr)
+        print("next: install what is named above, then run the same command again")
         sys.exit(2)
     print(f"making the environment in {folder} (once; about 250 MB, one to two minutes)", file=sys.stderr)
     steps = [
@@ -145,7 +166,7 @@ def make(folder: Path) -> None:
     for step in steps:
         print("  $ " + " ".join(step[:6]) + (" ..." if len(step) > 6 else ""), file=sys.stderr)
         if subprocess.run(step, check=False).returncode:
-            print("next: check the network and the package registry, then run the same command again", file=sys.stderr)
+            print("next: check the network and the package registry, then run the same command again")
             sys.exit(2)
     (folder / STAMP).write_text(wanted())
 

@@ -14,7 +14,7 @@ from pipeline.conduct import PHASES, conduct, pending
 from pipeline.context import PhaseContext, cache_directory
 from pipeline.deployment import Deployment
 from pipeline.estimate import phase_seconds
-from pipeline.evaluation_report import after_freeze, verdict_of
+from pipeline.evaluation_report import verdict_of
 from pipeline.intake import describe, pack_hash
 from pipeline.verbs.console import End, parser
 from pipeline.verbs.deploy import introduce, standing
@@ -66,7 +66,7 @@ def _demo(args: argparse.Namespace) -> End:
     speak(deployment, device, cache, PROMPT, TOKENS, Sampler())
     if description.partial:
         print("\nphase 7 is left out: a partial deployment is never proven")
-        return End(0, after_freeze(deployment))
+        return End(0, f"scripts/generate.py {deployment.name} --prompt TEXT")
     return _evaluate(deployment, progress)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from npu.twin.cascade import CascadeLink
 from npu.twin.cores import PreparedCall
 from npu.twin.memory import GUARD, POISON
 from npu.twin.scalar_ops import View, load_element, store_element
+from npu.twin.stream import Process
+from npu.twin.waiting_call import WaitingCall
 
 if TYPE_CHECKING:
     from npu.twin.engine import Engine
@@ -34,6 +37,19 @@ class Caller:
 
     def call(self, function: str, arguments: tuple[View | int, ...]) -> None:
         """Run one kernel call, check the bands of this tile, record it."""
+        self._finish(function, *self._run(self._prepare(function, arguments)))
+
+    def waiting_call(self, process: Process, function: str, arguments: tuple[View | int, ...]) -> Iterator[None]:
+        """The same for a core that a cascade meets: the kernel may wait for another core."""
+        prepared, outcome = self._prepare(function, arguments), []
+        state = self.engine.states.state(self.core)
+        call = WaitingCall(
+            lambda: outcome.append(self._run(prepared)), state, lambda put: self.cascade(put, f"kernel {function}")
+        )
+        yield from call.steps(process)
+        self._finish(function, *outcome[0])
+
+    def _prepare(self, function: str, arguments: tuple[View | int, ...]) -> PreparedCall:
         engine = self.engine
         key = (function, arguments)
         prepared = self.prepared.get(key)
@@ -42,9 +58,16 @@ class Caller:
                 raise DeviceFault(f"{self.tile} calls @{function}, which @{engine.device.name} does not declare")
             prepared = PreparedCall(engine.functions[function], arguments, self.tile)
             self.prepared[key] = prepared
+        return prepared
+
+    def _run(self, prepared: PreparedCall) -> tuple[PreparedCall, int, int]:
+        """(the call, whether it failed, its nanoseconds)."""
         begin = perf_counter_ns()
         failed = prepared.call(self.state, prepared.address, prepared.words, prepared.count)
-        duration = perf_counter_ns() - begin
+        return prepared, failed, perf_counter_ns() - begin
+
+    def _finish(self, function: str, prepared: PreparedCall, failed: int, duration: int) -> None:
+        engine = self.engine
         if failed:
             raise DeviceFault(f"{self.tile}, kernel {function}: {engine.why_ended(self.core)}")
         if self.guards is not None and not (self.words[self.guards] == GUARD).all():

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cascade streams between neighbouring cores, for aie.put_cascade and aie.get_cascade in a core's own code.
-
-Cascade access inside a C++ kernel cannot wait for another core here, and does not compile (include/README.md).
-"""
+"""Cascade streams between neighbouring cores, for aie.put_cascade and aie.get_cascade in a core's own code, and for kernels
+that others wrote (waiting_call.py)."""
 
 from __future__ import annotations
 

@@ -133,9 +133,10 @@ def _origin(loop: For, loads: dict[str, str]) -> str:
 class _Writer:
     """Emits the generator's source. Names of the text become numbered locals; what is bound outside is in `globals`."""
 
-    def __init__(self, core: Core, buffers: frozenset[str]) -> None:
+    def __init__(self, core: Core, buffers: frozenset[str], waits: bool) -> None:
         self.core = core
         self.buffers = buffers
+        self.waits = waits  # whether a kernel call may have to wait
         self.lines: list[str] = []
         self.names: dict[str, str] = {}
         self.depth = 1
@@ -272,7 +273,11 @@ class _Writer:
 
     def call(self, s: Call) -> None:
         operands = "".join(self.use(v) + ", " for v in s.operands)
-        self.emit(f"call({s.function!r}, ({operands}))")
+        if self.waits:
+            self.emit(f"yield from core.waiting_call(process, {s.function!r}, ({operands}))")
+            self.emit("spin = 0")
+        else:
+            self.emit(f"call({s.function!r}, ({operands}))")
 
     def loop(self, s: For) -> None:
         if not s.body:  # it changes nothing; one without end is a While
@@ -368,16 +373,16 @@ _EMIT: dict[type, Callable[[_Writer, Statement], None]] = {
 }
 
 
-def body_source(core: Core, buffers: frozenset[str]) -> str:
+def body_source(core: Core, buffers: frozenset[str], waits: bool = False) -> str:
     """Python source of the core's generator function `body`."""
-    return _Writer(core, buffers).source()
+    return _Writer(core, buffers, waits).source()
 
 
 @lru_cache(maxsize=1024)
-def compile_body(core: Core, buffers: frozenset[str]) -> Callable[..., Iterator[None]]:
-    """The generator function of a core; equal cores are compiled once."""
+def compile_body(core: Core, buffers: frozenset[str], waits: bool = False) -> Callable[..., Iterator[None]]:
+    """The generator function of a core; equal cores are compiled once. waits: a cascade meets it, so that calls may wait."""
     from npu.twin.scalar_ops import NAMESPACE
 
     scope = dict(NAMESPACE)
-    exec(compile(body_source(core, buffers), f"<core {core.tile}>", "exec"), scope)
+    exec(compile(body_source(core, buffers, waits), f"<core {core.tile}>", "exec"), scope)
     return scope["body"]

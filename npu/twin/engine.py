@@ -80,8 +80,7 @@ class Engine:
             memory.data[: len(content)] = np.frombuffer(content, np.uint8)
             if recorder is not None:
                 recorder.write(memory, 0, content)
-        self.ready.clear()
-        self.processes.clear()
+        self._end_processes()
         self.transfers = 0
         self.calls = Counter()
         self.states.reset_registers()
@@ -91,6 +90,13 @@ class Engine:
         self._start_channels()
         for index, core in enumerate(self.device.cores):
             self._start_core(index, core)
+
+    def _end_processes(self) -> None:
+        """No core goes on, nor a kernel call of it that still waits for its cascade."""
+        self.ready.clear()
+        for process in self.processes:
+            process.close()
+        self.processes.clear()
 
     def _connect(self) -> None:
         self.streams, self.sinks = {}, {}
@@ -174,7 +180,8 @@ class Engine:
                 lock = self.locks[use.lock]
                 acquire, release = (lock, None) if statement.acquire else (None, lock)
                 self._name_lock_users(process, acquire, release, use.equal)
-        body = compile_body(core, frozenset(self.views))
+        waits = any(core.tile in (link.source, link.dest) for link in self.cascades)
+        body = compile_body(core, frozenset(self.views), waits)
         caller = Caller(self, index, core.tile)
         process.start(body(process, self, self.views, self.locks, caller.call, caller.store, caller.load, caller))
         self.ready.append(process)
@@ -187,13 +194,17 @@ class Engine:
         self.sequence_run = run
         run.process.start(run.body())
         self.ready.append(run.process)
-        self._run_until_rest()
-        if not run.finished:
-            raise DeviceFault(explain_deadlock(self, run))
-        problem = unfinished_business(self, run)
-        if problem:
-            raise DeviceFault(problem)
-        self.check_guards()
+        try:
+            self._run_until_rest()
+            if not run.finished:
+                raise DeviceFault(explain_deadlock(self, run))
+            problem = unfinished_business(self, run)
+            if problem:
+                raise DeviceFault(problem)
+            self.check_guards()
+        except DeviceFault:
+            self._end_processes()
+            raise
 
     def task_channel(self, channel: Channel) -> TaskChannel:
         """The queue of a channel that takes tasks; made on first use, kept until the next configure."""

@@ -255,6 +255,7 @@ class CoreState(ctypes.Structure):
         ("stores", ctypes.c_uint64),
         ("trap_jump", ctypes.c_void_p),
         ("watch", ctypes.c_void_p),
+        ("cascade", ctypes.c_void_p),
         ("fault_address", ctypes.c_void_p),
         ("fault_signal", ctypes.c_uint32),
         ("fault_write", ctypes.c_uint32),

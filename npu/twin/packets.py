@@ -33,6 +33,8 @@ def header_word(kind: int, number: int) -> int:
 def unrecordable(device: DeviceProgram) -> str | None:
     """Why a run of these packets cannot be replayed: words that no memory holds, or ids that stand in data."""
     sources = {route.source for route in device.routes if route.packet_id is not None}
+    if device.cascades:
+        return f"values go from {device.cascades[0][0]} to {device.cascades[0][1]} by a cascade, which no memory holds"
     if device.control_routes:
         return f"control packets reach {device.control_routes[0].tile}"
     for route in device.routes:

@@ -26,7 +26,7 @@ MAGIC = b"twin schedule 1\n"
 _ENGINE_FILES = (
     "caller.py", "control_port.py", "core_body.py", "cores.py", "dma.py", "engine.py",
     "kernel_guard.cc", "kernel_guard.py", "levels.py", "memory.py", "packets.py", "pattern.py",
-    "replay.cc", "scalar_ops.py", "schedule.py", "schedule_store.py", "sequence.py", "stream.py", "tables.py",
+    "replay.cc", "scalar_ops.py", "schedule.py", "schedule_store.py", "sequence.py", "stream.py", "tables.py", "waiting_call.py",
     "vector_ops.py",
 )  # fmt: skip
 _SCALARS = ("functions", "staging_bytes", "kernel_calls", "ddr_bytes", "channel_bytes")

@@ -54,6 +54,11 @@ class Process:
         self.body = body
         self.resume = body.__next__
 
+    def close(self) -> None:
+        """It goes on no more: what it holds on to is given back."""
+        if self.body is not None:
+            self.body.close()
+
 
 class LockState:
     """A counting semaphore of a tile. `ready` is the scheduler's queue."""

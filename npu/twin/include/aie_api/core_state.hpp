@@ -29,6 +29,7 @@ struct CoreState {
   uint64_t stores;           // 512-bit vector stores (shorter ones count as one)
   void *trap_jump;           // jmp_buf of the running twin_call, or null: then a trap aborts the process
   void (*watch)(CoreState *);  // told when a kernel begins and (with null) ends; null where nobody watches
+  int (*cascade)(CoreState *, int put, void *data);  // moves 64 bytes; null where no cascade meets the core
   void *fault_address;       // what the memory fault was about
   uint32_t fault_signal;     // the signal that ended the kernel, 0 for none, -1 for a call that did not return
   uint32_t fault_write;      // whether the memory fault was a store

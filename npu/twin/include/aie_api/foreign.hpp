@@ -6,6 +6,7 @@
 // - Floats pass through an acc32 accumulator as bits (TWIN_FLOATS_THROUGH_ACC32), as the device's headers let them.
 // - Registers by their native names, read and written through pointers, with the intrinsics that go with them.
 // - Shuffles by mode (foreign_shuffle.hpp), and aie::detail::transpose.
+// - The cascade (foreign_cascade.hpp).
 
 #pragma once
 
@@ -85,3 +86,5 @@ template <typename T, unsigned Elems>
 inline aie::vector<T, Elems> min(const aie::vector<T, Elems> &a, const aie::vector<T, Elems> &b) {
   return aie::min(a, b);
 }
+
+#include "foreign_cascade.hpp"

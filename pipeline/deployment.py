@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -81,11 +82,7 @@ class Deployment:
         self.folder = folder
         found = read_as(folder / "deployment.json", Description, _REWRITE)
         if found is None:
-            there = sorted(path.parent.name for path in folder.parent.glob("*/deployment.json"))
-            raise Refusal(
-                f"no deployment {folder.name!r}", expected=f"one of {', '.join(there)}" if there else "one that was started",
-                where=str(folder.parent), next_step="scripts/deploy.py MODEL",
-            )  # fmt: skip
+            raise _absent(folder.name, folder.parent)
         self.description = found
 
     @property
@@ -234,14 +231,34 @@ def find(name: str | None, root: Path = ROOT) -> Deployment:
     Raises:
         Refusal: there is none, or several.
     """
-    if name:
-        return Deployment(root / name)
+    if name is not None:
+        for folder in _meant(name, root):
+            if (folder / "deployment.json").exists():
+                return Deployment(folder)
+        raise _absent(name, root)
     folders = sorted(path.parent for path in root.glob("*/deployment.json"))
     under_way = [folder for folder in folders if (folder / MARKER).exists()]
     for group in (under_way, folders):
         if len(group) == 1:
             return Deployment(group[0])
     raise Refusal(
-        f"{len(folders)} deployments, {len(under_way)} under way", expected="a name",
+        f"{len(folders)} deployments here, {len(under_way)} under way",
+        expected="a name" if folders else "one that was started in this directory",
         where=str(root), next_step=f"name one of: {', '.join(f.name for f in folders)}" if folders else "scripts/deploy.py MODEL",
+    )  # fmt: skip
+
+
+def _meant(name: str, root: Path) -> list[Path]:
+    """The folders that a name may mean: as it stands, as `deploy` would spell it, as a shell completes it (deployments/NAME/)."""
+    path = Path(name)
+    if "/" in name:
+        return [root / path.name] if path.name.strip(".") and path.parent.resolve() == root.resolve() else []
+    return [root / name, root / slug(name)] if name.strip(" .") else []
+
+
+def _absent(name: str, root: Path) -> Refusal:
+    there = sorted(path.parent.name for path in root.glob("*/deployment.json"))
+    return Refusal(
+        f"no deployment {name!r}", expected=f"one of {', '.join(there)}" if there else "one that was started in this directory",
+        where=str(root), next_step=f"scripts/status.py {shlex.quote(there[0])}" if len(there) == 1 else "scripts/deploy.py MODEL",
     )  # fmt: skip

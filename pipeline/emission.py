@@ -185,7 +185,10 @@ def check_folder(folder: Path) -> tuple[str, dict[str, Any]]:
     manifest = read_json(folder / "manifest.json")
     if manifest is None:
         raise Refusal(
-            f"no manifest.json in {folder}", expected="a folder that scripts/emit.py wrote", where="--emitted"
+            f"no manifest.json in {folder}",
+            expected="a folder that scripts/emit.py wrote",
+            where="--emitted",
+            next_step="give --emitted FOLDER, the folder that emit wrote",
         )
     convert(manifest, Manifest, folder / "manifest.json", "emit again, and run that")
     wrong = [

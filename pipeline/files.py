@@ -40,6 +40,41 @@ def write_json(path: Path, value: Any) -> None:
     write_whole(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
 
 
+def require_file(path: Path, expected: str, where: str) -> Path:
+    """The path of a file that a user named; `~` is the home directory.
+
+    Args:
+        expected: what the file should be. where: the argument or option that names it.
+
+    Raises:
+        Refusal: there is no such file, or it is a directory.
+    """
+    path = path.expanduser()
+    if path.is_file():
+        return path
+    near = path if path.is_dir() else path.parent
+    names = sorted(entry.name for entry in near.iterdir() if entry.is_file()) if near.is_dir() else []
+    shown = ", ".join(name for name in names if not name.startswith("."))[:200]
+    raise Refusal(
+        (f"{path} is a directory" if path.is_dir() else f"no file {path}") + (f" ({near} holds {shown})" if shown else ""),
+        expected=expected, where=where, next_step="correct the path, and run the same command again",
+    )  # fmt: skip
+
+
+def require_place(path: Path, where: str) -> Path:
+    """The path of a file that is to be written, or written over; `~` is the home directory.
+
+    Raises:
+        Refusal: a directory stands there, or one of its parents is no directory.
+    """
+    path = path.expanduser()
+    blocked = next((parent for parent in path.parents if parent.exists() and not parent.is_dir()), None)
+    if path.is_dir() or blocked is not None:
+        raise Refusal(f"{blocked} is a file" if blocked is not None else f"{path} is a directory",
+                      expected="the path of a file to write", where=where, next_step=f"give another path after {where}")  # fmt: skip
+    return path
+
+
 def read_text(path: Path) -> str:
     """The text of a UTF-8 file.
 

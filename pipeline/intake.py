@@ -33,7 +33,8 @@ def choices_for(config: ModelConfig, *, layers: int | None, context: int | None)
             where="choices", next_step="choose one of these",
         )  # fmt: skip
     if layers is not None and not 0 < layers <= config.num_hidden_layers:
-        raise Refusal(f"--layers {layers}", expected=f"1 to {config.num_hidden_layers}", where="choices")
+        raise Refusal(f"--layers {layers}", expected=f"1 to {config.num_hidden_layers}", where="choices",
+                      next_step="give --layers within that, or leave it out for all of them")  # fmt: skip
     chosen = None if layers is None or layers == config.num_hidden_layers else tuple(range(layers))
     prefill = tuple(bucket for bucket in (64, 512) if bucket <= longest)
     return replace(Choices(), context=longest, decode_buckets=buckets, prefill_buckets=prefill, layers=chosen,

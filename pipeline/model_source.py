@@ -27,6 +27,9 @@ DEFAULT_REVISION = "main"
 _HUB_ID = re.compile(r"(?P<prefix>hf://)?(?P<id>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SNAPSHOT = re.compile(r"models--(?P<org>.+?)--(?P<name>.+)")
+# First parts of the Hub's own pages: no organisation can have these names, so that they begin a path.
+NO_ORGANISATION = ("models", "datasets", "spaces", "docs")
+EXPECTED = "a Hugging Face model directory (config.json and *.safetensors), or a hub id such as Qwen/Qwen3-0.6B"
 Progress = Callable[[str], None]
 
 
@@ -66,6 +69,10 @@ def resolve(argument: str, *, download: bool = True, progress: Progress = print)
         Refusal: nothing there, another format, gated, offline, not found, too little disk.
         pipeline.hub_download.Downloading: the download goes on in the background.
     """
+    if not argument.strip():
+        raise Refusal(
+            "an empty MODEL", expected=EXPECTED, where="MODEL", next_step="give a model directory or a hub id"
+        )
     path, hub = Path(argument).expanduser(), parse_hub_id(argument)
     if path.is_dir():
         source = _of_directory(path)
@@ -76,7 +83,10 @@ def resolve(argument: str, *, download: bool = True, progress: Progress = print)
     else:
         source = cached(hub)
         if source is None:
-            source = _fetch(hub, download, progress)
+            try:
+                source = _fetch(hub, download, progress)
+            except Refusal as refusal:
+                raise _neither(argument, refusal) from refusal
     refuse_other_formats(source.directory.name, {entry.name for entry in source.directory.iterdir()}, source.directory)
     return source
 
@@ -84,7 +94,7 @@ def resolve(argument: str, *, download: bool = True, progress: Progress = print)
 def parse_hub_id(argument: str) -> HubId | None:
     """The hub id that an argument spells, or None."""
     found = _HUB_ID.fullmatch(argument)
-    if found is None or ".." in argument:
+    if found is None or ".." in argument or (not found["prefix"] and found["id"].split("/")[0] in NO_ORGANISATION):
         return None
     return HubId(found["id"], found["revision"] or DEFAULT_REVISION)
 
@@ -207,9 +217,22 @@ def _of_directory(path: Path) -> ModelSource:
 
 def _not_a_directory(argument: str, path: Path) -> Refusal:
     gguf = path.suffix == ".gguf"
-    step = _convert_gguf(path.parent, path.name) if gguf else f"scripts/deploy.py {shlex.quote(str(path.parent))}"
+    if gguf:
+        step = _convert_gguf(path.parent, path.name)
+    elif (path.parent / "config.json").is_file():
+        step = f"scripts/deploy.py {shlex.quote(str(path.parent))}"
+    else:
+        step = "give the directory that holds config.json and the weights"
     return Refusal(f"{argument!r} is a file", expected="a model directory, or a hub id such as Qwen/Qwen3-0.6B",
                    where="MODEL", next_step=step)  # fmt: skip
+
+
+def _neither(argument: str, refusal: Refusal) -> Refusal:
+    """What the Hub, or its cache, has said of an argument that may have been meant as a path."""
+    if argument.startswith("hf://"):
+        return refusal
+    return Refusal(f"no directory {argument!r} here; as a hub id: {refusal.found}", expected=refusal.expected, where=refusal.where,
+                   next_step=refusal.next_step)  # fmt: skip
 
 
 def _no_directory(argument: str, path: Path, hub: HubId | None) -> Refusal:
@@ -220,7 +243,7 @@ def _no_directory(argument: str, path: Path, hub: HubId | None) -> Refusal:
     )  # fmt: skip
     return Refusal(
         f"no directory {argument!r}{beside}",
-        expected="a Hugging Face model directory (config.json and *.safetensors), or a hub id such as Qwen/Qwen3-0.6B",
+        expected=EXPECTED,
         where="MODEL", next_step=step,
     )  # fmt: skip
 

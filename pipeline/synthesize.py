@@ -76,7 +76,8 @@ def config_values(shape: str, *, layers: int | None = None, tied: bool | None = 
     elif path.is_dir() or path.is_file():
         values = read_json_object(path / "config.json" if path.is_dir() else path)
     else:
-        raise Refusal(f"no shape {shape!r}", expected=f"one of {', '.join(known)}, or a config.json", where="SHAPE",
+        what = "file or directory" if "/" in shape or path.suffix else "shape"
+        raise Refusal(f"no {what} {shape!r}", expected=f"one of {', '.join(known)}, or a config.json", where="SHAPE",
                       next_step=f"scripts/synthesize.py {next(iter(known))} TARGET")  # fmt: skip
     if int(values.get("vocab_size", 0)) < SMALLEST_VOCABULARY:
         raise Refusal(f"vocab_size {values.get('vocab_size')}", expected=f"at least {SMALLEST_VOCABULARY}", where=shape,

@@ -33,7 +33,7 @@ def deploy(arguments: list[str]) -> End:
     """Command line of scripts/deploy.py."""
     began = time.monotonic()
     args = _parser().parse_args(arguments)
-    if args.model:
+    if args.model is not None:
         worker.open_device(args.device, cache_directory())  # a device that is not there is refused before any work
         try:
             description = describe(

@@ -30,7 +30,7 @@ def doctor(arguments: list[str]) -> End:
     args = p.parse_args(arguments)
     for name, value in machine():
         print(f"  {name:<12} {value}")
-    if not args.model:
+    if args.model is None:
         return End(0, "scripts/deploy.py MODEL")
     description = describe(args.model, device="twin", accept_keys=args.accept_key, download=False)
     config = load_config(Path(description.model_dir), description.accepted_keys)

@@ -118,6 +118,14 @@ def _subject(args: argparse.Namespace, cache: Path) -> Subject:
         deployment = find(args.subject)
         description, choices, name = deployment.description, deployment.choices(), deployment.name
         require_unchanged(description)
+    elif "/" not in args.subject and not Path(args.subject).expanduser().exists():
+        there = sorted(path.parent.name for path in Path("deployments").glob("*/deployment.json"))
+        raise Refusal(
+            f"{args.subject!r} is no kernel, no deployment and no directory here",
+            expected=f"a kernel ({', '.join(KINDS)}), a deployment ({', '.join(there) or 'none was started here'}), "
+            "a model directory or a hub id",
+            where="emit", next_step="correct the name or the path, and run the same command again",
+        )  # fmt: skip
     else:
         description = describe(args.subject, device="twin", layers=args.layers, context=args.context, download=False)
         choices, name = description.choices, None

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from judge.policy import load_policy
+from pipeline.files import require_file
 from pipeline.returned import Returned, judge_results, open_results, record
 from pipeline.verbs.console import End, parser
 
@@ -17,7 +18,8 @@ def import_results(arguments: list[str]) -> End:
     p.add_argument("--emitted", type=Path, help="the emitted folder (default: where the results are)")
     args = p.parse_args(arguments)
     policy = load_policy()
-    results = open_results(args.results, args.emitted or args.results.parent)
+    path = require_file(args.results, "the results.json that run_here.sh wrote (docs/on-hardware.md)", "RESULTS")
+    results = open_results(path, args.emitted.expanduser() if args.emitted else path.parent)
     returned = judge_results(results, policy)
     kept = record(results, returned, policy)
     for one in returned:

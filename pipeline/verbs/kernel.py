@@ -25,7 +25,7 @@ from pipeline import worker
 from pipeline.context import cache_directory
 from pipeline.deployment import find
 from pipeline.exercise import exercise, gate_of
-from pipeline.files import write_whole
+from pipeline.files import require_place, write_whole
 from pipeline.model_session import legality_of
 from pipeline.phases.kernels import design_named, seed_of
 from pipeline.verbs.console import End, parser, positive
@@ -126,6 +126,7 @@ def compile_kernel(arguments: list[str]) -> End:
     p = _arguments("compile", "Compile one kernel design by shape: MLIR text, legality check, kernel objects.")
     p.add_argument("--emit", type=Path, metavar="FILE", help="write the MLIR-AIE text here")
     args = p.parse_args(arguments)
+    target = require_place(args.emit, "--emit") if args.emit else None
     cache = cache_directory()
     design = design_of(args, cache)
     artifact = single_design_artifact(design)
@@ -135,9 +136,9 @@ def compile_kernel(arguments: list[str]) -> End:
     print(f"{design.macs:,} multiply-accumulates and {design.ddr_bytes:,} DDR bytes a dispatch (formula)")
     for operand in design.operands:
         print(f"  {operand.role:<6} {operand.name:<9} {operand.type}  {operand.layout}")
-    if args.emit:
-        write_whole(args.emit, artifact.text)
-        print(f"text: {args.emit}")
+    if target:
+        write_whole(target, artifact.text)
+        print(f"text: {target}")
     return End(0, f"scripts/run.py {shlex.join(_without_emit(arguments))}")
 
 

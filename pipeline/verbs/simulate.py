@@ -16,6 +16,7 @@ from npu.twin.hostcc import KernelLibrary, compile_kernel
 from npu.twin.kernel_guard import CALL_SECONDS
 from npu.twin.memory import POISON
 from pipeline.context import cache_directory
+from pipeline.files import require_file, require_place
 from pipeline.simulation import choose, directions, findings, from_argument, resources, simulate, to_argument, widened
 from pipeline.verbs.console import End, parser, positive
 from refusal import Refusal
@@ -56,6 +57,7 @@ def run_simulate(arguments: list[str]) -> End:
     """The verb."""
     args = _options().parse_args(arguments)
     sources = _sources(args)
+    _require_files(args, [path for _, path, _ in sources])
     text = _read(args.design)
     program = load_program(text, cache=cache_directory() / "programs")
     program, larger = widened(program)
@@ -95,6 +97,7 @@ def run_simulate(arguments: list[str]) -> End:
         shape = _shape(args.shape[number]) if number < len(args.shape) else None
         results.append(from_argument(outcome.outputs[index], sequence.arguments[index], dtype, shape))
     for (index, path), values in zip(outputs.items(), results, strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
         np.save(path, values)
         print(f"argument {index}: {_describe(values)} -> {path}{_unwritten(outcome.outputs[index])}")
     if any(violation.severity is Severity.ERROR for violation in problems):
@@ -102,7 +105,26 @@ def run_simulate(arguments: list[str]) -> End:
     return End(0, "compare the outputs with what the design promises")
 
 
+def _require_files(args: argparse.Namespace, sources: list[Path]) -> None:
+    """Refuse what is missing, or in the way, before anything is compiled."""
+    for path in sources:
+        require_file(path, "a C++ source", "--kernel or --object")
+    for item in args.input:
+        require_file(_split(item)[1], "an array saved by numpy.save", "--input")
+    for item in args.output:
+        require_place(_split(item)[1], "--output")
+
+
+def _split(item: str) -> tuple[int | None, Path]:
+    """`ARG=FILE` or `FILE` as (argument or None, file); `~` is the home directory."""
+    head, separator, tail = item.partition("=")
+    if separator and head.isdecimal():
+        return int(head), Path(tail).expanduser()
+    return None, Path(item).expanduser()
+
+
 def _read(path: Path) -> str:
+    path = require_file(path, "a file with MLIR text", "DESIGN")
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -114,17 +136,15 @@ def _assign(given: list[str], natural: list[int], option: str, count: int) -> di
     found: dict[int, Path] = {}
     free = list(natural)
     for item in given:
-        head, separator, tail = item.partition("=")
-        if separator and head.isdigit():
-            index, path = int(head), tail
-        elif free:
-            index, path = free[0], item
-        else:
+        index, path = _split(item)
+        if index is None and free:
+            index = free[0]
+        elif index is None:
             raise Refusal(f"{option} {item}", expected=f"at most {len(natural)}: arguments {natural}", where=option)
         if not 0 <= index < count or index in found:
             raise Refusal(f"argument {index} of {option}", expected=f"one of 0..{count - 1}, once", where=option)
         free = [i for i in free if i != index]
-        found[index] = Path(path)
+        found[index] = path
     return found
 
 
@@ -142,13 +162,13 @@ def _load(path: Path, declared: MemRef, index: int) -> np.ndarray:
 def _sources(args: argparse.Namespace) -> list[tuple[str, Path, dict[str, str | None]]]:
     """(object name, source, defines) of every kernel source."""
     common = _defines(args.defines)
-    sources = [(path.with_suffix(".o").name, path, common) for path in args.kernel]
+    sources = [(path.with_suffix(".o").name, path.expanduser(), common) for path in args.kernel]
     for item in args.object:
         name, separator, rest = item.partition("=")
         if not separator:
             raise Refusal(f"--object {item}", expected="NAME.o=FILE.cc", where="--object")
         file, *own = rest.split(",")
-        sources.append((name, Path(file), common | _defines(own)))
+        sources.append((name, Path(file).expanduser(), common | _defines(own)))
     names = [name for name, _, _ in sources]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:

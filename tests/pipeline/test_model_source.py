@@ -126,10 +126,12 @@ def test_a_snapshot_whose_download_was_stopped_is_not_taken_for_a_model(gone: st
 def test_a_mistyped_path_below_a_directory_that_is_there_is_not_looked_up_on_the_hub(
     plain: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "models" / "llama").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "llama").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Refusal, match=r"no directory 'models/lama' \(models holds llama\).*hf://models/lama"):
-        resolve("models/lama")
+    with pytest.raises(
+        Refusal, match=r"no directory 'checkpoints/lama' \(checkpoints holds llama\).*hf://checkpoints/lama"
+    ):
+        resolve("checkpoints/lama")
 
 
 def spoil(plain: Path, tmp_path: Path, *, add: str, remove_weights: bool = True) -> Path:

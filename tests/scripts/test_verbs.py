@@ -242,6 +242,7 @@ def test_of_several_questions_each_is_answered_by_its_id(started: Deployment, de
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_design_of_a_deployments_plan_is_run_by_its_name(started: Deployment, desk: Path) -> None:
     absent = verb("compile", "--design", "gemm_m1", "--name", "begun", cwd=desk)
     assert absent.code == 2

@@ -181,7 +181,8 @@ def test_a_failed_phase_is_pending_again_and_so_are_those_after_it(deployment: D
 
 @pytest.mark.slow
 def test_a_planted_kernel_fails_its_phase_by_name_and_the_repaired_one_passes(tmp_path: Path) -> None:
-    ctx = context(tmp_path / "deployments", CHOICES)
+    ctx, said = context(tmp_path / "deployments", CHOICES), []
+    ctx.progress = said.append
     recorded(ctx.deployment, 0)
     edit = ("turned_high = aie::mac(turned_high", "turned_high = aie::msc(turned_high")
     with planted_source(rope, edit, folder=tmp_path):
@@ -189,6 +190,10 @@ def test_a_planted_kernel_fails_its_phase_by_name_and_the_repaired_one_passes(tm
     body = list(evidence.records(ctx.deployment.evidence))[-1].entry.body
     failed = [name for name, gate in body["gates"].items() if not gate["passed"]]
     assert [name.split("_")[0] for name in failed] == ["rope"]
+    assert f"phase 1: this design alone: scripts/run.py --design {failed[0]} --name {ctx.deployment.name}" in said
+    assert body["data"]["diagnosis"]["next"] == ctx.deployment.state().next
+    assert any(line.strip().endswith("other metrics within their limits") or "MISS" in line for line in said)
+    assert not any(line.strip().startswith("ok ") for line in said), "what held is counted, not listed"
     assert list(ctx.deployment.passed()) == [0]
     assert run_phase(ctx, 1) == 0
     assert list(ctx.deployment.passed()) == [0, 1]

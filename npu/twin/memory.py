@@ -79,9 +79,9 @@ def _round_up(value: int, step: int) -> int:
 class Placement:
     """Where a device's tile buffers lie in the twin's tile memory, and which 32-bit words between them are guards.
 
-    A buffer of a core ends with a page, 64-byte aligned, and pages that nobody may touch lie before and behind its own: a
-    kernel that goes on beyond an end is stopped there. What is left of its first page is slack. A jump that lands in another
-    buffer is not noticed.
+    A buffer and the band behind it end with a page, and pages that nobody may touch lie before and behind its own: a kernel
+    that goes on beyond an end is stopped there. (A load of up to a band more is let be: kernels read ahead, and what they
+    get are signalling NaNs.) What is left of its first page is slack. A jump that lands in another buffer is not noticed.
     """
 
     offsets: dict[str, int]
@@ -100,7 +100,7 @@ class Placement:
         slack: list[tuple[int, int]] = []
         position = MARGIN_BYTES
         for buffer in sorted(device.buffers, key=lambda b: (b.tile, b.name)):
-            used = _round_up(max(buffer.type.nbytes, 1), BAND_BYTES)
+            used = _round_up(max(buffer.type.nbytes, 1), BAND_BYTES) + BAND_BYTES
             first = position + PAGE_BYTES
             last = first + _round_up(used + BAND_BYTES, PAGE_BYTES)
             start, position = last - used, last

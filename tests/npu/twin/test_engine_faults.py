@@ -216,8 +216,8 @@ def test_a_store_behind_the_buffer(tier, tmp_path) -> None:
     fault(
         d.map_design("overrun"),
         tmp_path,
-        "core(0,2), kernel overrun: stored out of bounds",
-        "0 bytes behind buffer 'of_out_buff_0' of core(0,2) (64 bytes)",
+        "overrun on core(0,2) stored out of bounds",
+        "64 bytes after the start of buffer",
         tier=tier,
     )
 

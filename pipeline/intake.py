@@ -19,6 +19,7 @@ from planner.graph import require_supported
 from planner.plan import Choices
 from reference.oracle.config import ModelConfig, load_config
 from reference.oracle.tensors import open_weights
+from reference.oracle.tokenizer import load_tokenizer
 from reference.oracle.weights import Weights
 from refusal import Refusal
 
@@ -69,6 +70,9 @@ def describe(
     weights = open_weights(config)
     provenance = read_as(directory / "provenance.json", dict) or {}
     described = "synthetic" if synthetic else str(provenance.get("weights", "as found in the model directory"))
+    if described != "synthetic":
+        _require_tokenizer(directory)
+        load_tokenizer(config)
     chosen = choices_for(config, layers=layers, context=context)
     return Description(
         name=slug(name or source.name),
@@ -82,6 +86,28 @@ def describe(
         hub_id=source.hub_id,
         revision=source.commit,
     )
+
+
+def _require_tokenizer(directory: Path) -> None:
+    """Refuse trained weights without a tokenizer: their gates read text. Made-up ones are judged on drawn ids.
+
+    Raises:
+        Refusal: no tokenizer.json; where another form of it is there, with the command that converts it.
+    """
+    if (directory / "tokenizer.json").exists():
+        return
+    other = next((name for name in ("tokenizer.model", "vocab.json") if (directory / name).exists()), "")
+    code = (
+        "from transformers import AutoTokenizer as T; "
+        f"T.from_pretrained({str(directory)!r}).save_pretrained({str(directory)!r})"
+    )
+    raise Refusal(
+        f"no tokenizer.json{f', only {other}' if other else ''}",
+        expected="the model's tokenizer: phases 0 and 3 judge text, and generate needs it", where=str(directory),
+        next_step=f"convert it: python -c {shlex.quote(code)}" if other else
+        "copy the model's tokenizer.json and tokenizer_config.json there; if the weights are made up, declare it: "
+        f"scripts/deploy.py {shlex.quote(str(directory))} --synthetic",
+    )  # fmt: skip
 
 
 def require_judgeable(choices: Choices) -> None:

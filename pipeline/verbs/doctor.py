@@ -27,12 +27,14 @@ def doctor(arguments: list[str]) -> End:
     p = parser("doctor", "Say what this machine has; with --model, whether a model can be deployed.")
     p.add_argument("--model", help="model directory, or a hub id in the local cache, to check")
     p.add_argument("--accept-key", action="append", default=[])
+    p.add_argument("--synthetic", action="store_true", help="the weights are made up, as of deploy")
     args = p.parse_args(arguments)
     for name, value in machine():
         print(f"  {name:<12} {value}")
     if args.model is None:
         return End(0, "scripts/deploy.py MODEL")
-    description = describe(args.model, device="twin", accept_keys=args.accept_key, download=False)
+    description = describe(args.model, device="twin", accept_keys=args.accept_key, download=False,
+                           synthetic=args.synthetic)  # fmt: skip
     config = load_config(Path(description.model_dir), description.accepted_keys)
     print(f"  {'model':<12} supported: {config.model_type}, {parameters(config) / 1e6:.0f} M parameters, "
           f"{config.num_hidden_layers} layers; weights: {description.provenance}")  # fmt: skip
@@ -42,7 +44,9 @@ def doctor(arguments: list[str]) -> End:
     needs = needs_of(config, description.choices, phases)
     for line in forecast(config, description.choices, phases, "twin", needs):
         print(f"  {'':<12} {line}")
-    return End(0, f"scripts/deploy.py {shlex.quote(args.model)}")
+    accepted = [word for key in args.accept_key for word in ("--accept-key", key)]
+    declared = ["--synthetic"] if args.synthetic else []
+    return End(0, f"scripts/deploy.py {shlex.join([args.model, *accepted, *declared])}")
 
 
 def machine() -> list[tuple[str, str]]:

@@ -166,8 +166,13 @@ def _architecture(keys: KeyReader) -> Architecture:
     model_type = keys.string("model_type")
     row = ARCHITECTURES.get(model_type)
     if row is None:
-        raise keys.refuse("model_type", expected=f"one of {', '.join(sorted(ARCHITECTURES))}",
-                          next_step="choose a model of one of these architectures: no other is described yet")  # fmt: skip
+        known = ", ".join(sorted(ARCHITECTURES))
+        experts = any("expert" in key for key in keys.values)
+        raise keys.refuse(
+            "model_type",
+            expected=f"one of {known}{'; mixtures of experts are not covered' if experts else ''}",
+            next_step="take a dense model of one of these families; doctor tells whether it is covered",
+        )
     names = keys.peek("architectures")
     if names is not None and names != [row.class_name]:
         raise keys.refuse("architectures", expected=f"[{row.class_name!r}] for model_type {model_type!r}")

@@ -29,10 +29,15 @@ def read_json_object(path: Path) -> dict[str, Any]:
         value = json.loads(text, object_pairs_hook=_unique_pairs)
     except ValueError as error:
         raise Refusal(
-            f"not valid JSON: {error}", expected="a JSON object", where=str(path), next_step="download it again"
+            f"not valid JSON: {error}", expected="a JSON object", where=str(path), next_step="download that file again"
         ) from None
     if not isinstance(value, dict):
-        raise Refusal(f"a JSON {type(value).__name__}", expected="a JSON object", where=str(path))
+        raise Refusal(
+            f"a JSON {type(value).__name__}",
+            expected="a JSON object",
+            where=str(path),
+            next_step="download that file again",
+        )
     return value
 
 
@@ -42,6 +47,11 @@ def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise ValueError(f"key given twice: {next(n for n in names if names.count(n) > 1)!r}")
     return result
+
+
+# What is left to do about a value that is no mistake of the file.
+DEQUANTISE = "take the model's unquantised weights (bf16, f16 or f32): quantised ones are not read"
+UNFIT = "if the file is as the model's source has it, this pack does not cover the model: take another one"
 
 
 class KeyReader:
@@ -83,7 +93,11 @@ class KeyReader:
         """Consume a key that may be absent, null or exactly `value`."""
         found = self.take(key)
         if found is not None and found != value:
-            raise self.refuse(key, expected=f"{json.dumps(value)}, the only value that is implemented")
+            raise self.refuse(
+                key,
+                expected=f"{json.dumps(value)}, the only value that is implemented",
+                next_step=DEQUANTISE if key == "quantization_config" else "",
+            )
 
     def count(self, key: str, absent: int | None = None) -> int:
         """A positive integer."""
@@ -116,8 +130,7 @@ class KeyReader:
     def refuse(self, key: str, *, expected: str, next_step: str = "") -> Refusal:
         """The refusal that names this key and its value."""
         found = f"{key} = {json.dumps(self.values[key])}" if key in self.values else f"no key {key!r}"
-        step = next_step or f"take {key} from the model's own config.json, as its publisher has it"
-        return Refusal(found, expected=expected, where=self.where, next_step=step)
+        return Refusal(found, expected=expected, where=self.where, next_step=next_step or UNFIT)
 
     def accept(self, names: Iterable[str]) -> dict[str, Any]:
         """Consume keys that the caller vouches for; a key that is not open is refused."""
@@ -129,8 +142,12 @@ class KeyReader:
             accepted[name] = self.take(name)
         return accepted
 
-    def refuse_unknown(self) -> None:
-        """Refuse when any key was not consumed, naming each with its value."""
+    def refuse_unknown(self, *, acceptable: bool = True) -> None:
+        """Refuse when any key was not consumed, naming each with its value.
+
+        Args:
+            acceptable: False for an object inside config.json, whose keys no `--accept-key` reaches.
+        """
         if not self._open:
             return
         pairs = [f"{key} = {json.dumps(self.values[key])}" for key in sorted(self._open)]
@@ -139,7 +156,7 @@ class KeyReader:
             f"unknown key{'s' if len(pairs) > 1 else ''} {', '.join(pairs)}",
             expected="keys whose effect on inference is known",
             where=self.where,
-            next_step=f"if they change nothing at inference, deploy with {flags}",
+            next_step=f"if they change nothing at inference, deploy with {flags}" if acceptable else UNFIT,
         )
 
     def _required(self, key: str, absent: Any) -> Any:

@@ -83,7 +83,7 @@ def _rope(block: KeyReader, theta: float) -> RopeConfig:
     for name in _KEYS_OF_KIND[kind]:
         whole = name == "original_max_position_embeddings"
         numbers[name] = block.count(name) if whole else block.positive(name)
-    block.refuse_unknown()
+    block.refuse_unknown(acceptable=False)
     if kind == "llama3" and numbers["high_freq_factor"] <= numbers["low_freq_factor"]:
         raise block.refuse("high_freq_factor", expected=f"more than low_freq_factor {numbers['low_freq_factor']}")
     return RopeConfig(theta, kind, **numbers)

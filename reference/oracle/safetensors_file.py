@@ -32,6 +32,7 @@ DTYPES: dict[str, np.dtype] = {
 _WIDTHS = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "U16": 2, "I16": 2, "F16": 2}
 _WIDTHS |= {"BF16": 2, "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8}
 
+_LFS = b"version "  # how a pointer file of Git LFS begins, by its specification
 _AGAIN = "download the file again; its size or hash on the hub tells whether it is whole"
 
 
@@ -85,6 +86,13 @@ def _read_entries(path: Path) -> dict[str, Entry]:
         with path.open("rb") as file:
             prefix = file.read(8)
             length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
+            if prefix == _LFS:
+                raise Refusal(
+                    "a pointer of Git LFS, not the file itself",
+                    expected="a safetensors file",
+                    where=str(path),
+                    next_step="fetch the file with git lfs pull in that repository, or download it from the Hub",
+                )
             if not 2 <= length <= size - 8:
                 raise Refusal(
                     f"{size} bytes with a declared header of {length}",

@@ -25,6 +25,7 @@ LM_HEAD = "lm_head.weight"
 _DERIVED = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
 # RMSNorm weights are factors around 1 here. Families that store w - 1 have about half of them below 0.
 _MAX_NEGATIVE_NORMS = 0.25
+_NOT_TOGETHER = "take config.json and the weights from the same place: these are not of one model"
 
 
 def layer_tensors(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
@@ -99,8 +100,9 @@ def open_weights(config: ModelConfig, model_dir: Path | None = None) -> Weights:
     missing = sorted(shapes.keys() - weights.names)
     if missing:
         raise Refusal(
-            f"missing tensors: {shortened(missing)}", expected=f"{len(shapes)} tensors by config", where=where
-        )
+            f"missing tensors: {shortened(missing)}", expected=f"{len(shapes)} tensors by config", where=where,
+            next_step=_NOT_TOGETHER,
+        )  # fmt: skip
     unread = sorted(name for name in weights.names - shapes.keys() if not _DERIVED.fullmatch(name))
     if unread:
         raise Refusal(
@@ -118,10 +120,8 @@ def open_weights(config: ModelConfig, model_dir: Path | None = None) -> Weights:
 def _check_tensor(weights: Weights, name: str, shape: tuple[int, ...]) -> None:
     found = weights.shape(name)
     if found != shape:
-        raise Refusal(
-            f"{name} has shape {list(found)}", expected=f"{list(shape)}, by config.json", where=str(weights.model_dir),
-            next_step="put config.json and weights of one checkpoint together: these are of two models",
-        )  # fmt: skip
+        raise Refusal(f"{name} has shape {list(found)}", expected=f"{list(shape)}", where=str(weights.model_dir),
+                      next_step=_NOT_TOGETHER)  # fmt: skip
     weights.get(name)  # refuses dtypes that are not exact in FP32
 
 
@@ -130,7 +130,8 @@ def _check_norm_convention(weights: Weights, names: list[str]) -> None:
     values = np.concatenate([weights.fp32(name) for name in names])
     negative = float(np.mean(values < 0))
     if not np.isfinite(values).all():
-        raise Refusal("norm weights hold NaN or infinity", where=str(weights.model_dir))
+        raise Refusal("norm weights hold NaN or infinity", where=str(weights.model_dir),
+                      next_step="download the weights again, or take another checkpoint: these compute nothing")  # fmt: skip
     if negative > _MAX_NEGATIVE_NORMS:
         raise Refusal(
             f"{negative:.0%} of all norm weights are negative, their mean is {values.mean():.3f}",

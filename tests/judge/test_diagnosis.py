@@ -57,7 +57,7 @@ def test_no_failure_is_without_a_rule():
 
 def test_an_oracle_that_only_reads_badly_is_not_called_inaccurate():
     found = diagnose(Symptoms(failed(("perplexity", 5e4))))
-    assert found.skill == "debug-wrong-values" and "never trained" in found.reason
+    assert found.skill == "phase-0-oracle" and "never trained" in found.reason
     both = diagnose(Symptoms(failed(("perplexity", 5e4), ("identity/rel", 1.0))))
     assert "never trained" not in both.reason
 

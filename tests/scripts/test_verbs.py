@@ -80,6 +80,26 @@ def only_gguf(model: Path) -> None:
     (model / "model.safetensors").rename(model / "model.gguf")
 
 
+def only_bin(model: Path) -> None:
+    (model / "model.safetensors").rename(model / "pytorch_model.bin")
+
+
+def a_git_lfs_pointer(model: Path) -> None:
+    (model / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\nsize 5\n")
+
+
+def trained_without_a_tokenizer(model: Path) -> None:
+    (model / "provenance.json").unlink()
+
+
+def trained_with_another_tokenizer(name: str, text: str) -> Callable[[Path], None]:
+    def spoil(model: Path) -> None:
+        (model / "provenance.json").unlink()
+        (model / name).write_text(text)
+
+    return spoil
+
+
 # what was done to the model -> words that the one line must hold
 SPOILED: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "no config.json": (lambda m: (m / "config.json").unlink(), ("no config.json",)),
@@ -90,6 +110,29 @@ SPOILED: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "a truncated shard": (truncate_shard, ("truncated", "1150832", "1151832")),
     "an index that names a missing tensor": (index_a_tensor_that_no_shard_has, ("model.nowhere.weight", "no shard")),
     "an unknown key": (set_keys(sliding_windw=3), ("sliding_windw = 3", "--accept-key sliding_windw")),
+    "weights as .bin only": (only_bin, (".bin", "save_pretrained")),
+    "a pointer of Git LFS": (a_git_lfs_pointer, ("Git LFS", "git lfs pull")),
+    "a mixture of experts": (
+        set_keys(model_type="mixtral", num_local_experts=8),
+        ("mixtral", "mixtures of experts", "take a dense model"),
+    ),
+    "biases": (set_keys(attention_bias=True), ("bias in qkv", "gemm", "take another model")),
+    "quantised weights": (set_keys(quantization_config={"bits": 4}), ("quantization_config", "unquantised")),
+    "a way to stretch positions that nobody wrote": (
+        set_keys(rope_parameters={"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}),
+        ("yarn", "take another one"),
+    ),
+    "an unknown key of positions": (
+        set_keys(rope_parameters={"rope_type": "default", "rope_theta": 1e4, "twist": 2}),
+        ("twist", "take another one"),
+    ),
+    "config and weights of two models": (set_keys(hidden_size=256), ("shape", "from the same place")),
+    "trained weights without a tokenizer": (trained_without_a_tokenizer, ("no tokenizer.json", "--synthetic")),
+    "a tokenizer in another form": (
+        trained_with_another_tokenizer("tokenizer.model", "x"),
+        ("only tokenizer.model", "AutoTokenizer"),
+    ),
+    "a broken tokenizer": (trained_with_another_tokenizer("tokenizer.json", "{}"), ("not a tokenizer",)),
     "an unknown architecture": (set_keys(model_type="mamba", architectures=["MambaForCausalLM"]), ("mamba", "llama")),
     "KV heads that do not divide": (set_keys(num_key_value_heads=3), ("num_key_value_heads = 3", "divisor")),
     "a vocabulary larger than the embedding": (set_keys(vocab_size=600), ("512", "600")),
@@ -105,6 +148,31 @@ def test_deploy_refuses_a_spoiled_model_and_leaves_nothing_behind(case: str, mod
     for word in words:
         assert word in refusal
     assert not (desk / "deployments").exists()
+
+
+def test_declared_as_made_up_a_model_needs_no_tokenizer(model: Path, desk: Path) -> None:
+    trained_without_a_tokenizer(model)
+    ended = verb("doctor", "--model", str(model), "--synthetic", cwd=desk)
+    assert (ended.code, ended.next) == (0, f"scripts/deploy.py '{model}' --synthetic")
+
+
+def test_a_path_with_a_tilde_and_links_of_the_hubs_cache_are_models_too(
+    model: Path, desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_byte_level_tokenizer(model, 512)
+    repository = desk / "hub" / "models--org--small"
+    snapshot = repository / "snapshots" / ("a" * 40)
+    snapshot.mkdir(parents=True)
+    for path in list(model.iterdir()):
+        (snapshot / path.name).symlink_to(path)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("a" * 40)
+    monkeypatch.setenv("HOME", str(desk))
+    monkeypatch.setenv("HF_HUB_CACHE", str(desk / "hub"))
+    for given in ("~/my model", "org/small", str(repository), str(snapshot)):
+        ended = verb("doctor", "--model", given, cwd=desk)
+        assert ended.code == 0, ended.err
+        assert "supported" in ended.out
 
 
 @pytest.mark.parametrize(

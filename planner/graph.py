@@ -45,23 +45,24 @@ def require_supported(config: ModelConfig) -> None:
     architecture = config.architecture
     missing = []
     if architecture.qk_norm is not QKNorm.NONE:
-        missing.append(f"QK-norm ({architecture.qk_norm})")
+        missing.append(f"QK-norm ({architecture.qk_norm}): no kernel norms q and k before RoPE")
     if architecture.norm_place is not NormPlace.PRE:
-        missing.append(f"norm place {architecture.norm_place}")
-    missing += [f"bias in {name}" for name in ("qkv", "o", "mlp") if getattr(config, f"{name}_bias")]
+        missing.append(f"norm place {architecture.norm_place}: decode's norm + GEMV kernels norm what they read")
+    biased = [name for name in ("qkv", "o", "mlp") if getattr(config, f"{name}_bias")]
+    missing += [f"bias in {name}: neither gemm nor gemv adds one" for name in biased]
     if config.head_dim % 32 or config.head_dim > 128:
-        missing.append(f"head_dim {config.head_dim} (32, 64, 96 or 128)")
-    if config.num_attention_heads // config.num_key_value_heads > 8:
-        missing.append(
-            f"{config.num_attention_heads // config.num_key_value_heads} query heads per KV head (at most 8)"
-        )
+        missing.append(f"head_dim {config.head_dim}: attention and RoPE take 32, 64, 96 or 128")
+    group = config.num_attention_heads // config.num_key_value_heads
+    if group > 8:
+        missing.append(f"{group} query heads per KV head: attention takes at most 8")
     missing += _decode_rows(Widths.of(config))
     if missing:
         raise Refusal(
             "; ".join(missing),
-            expected="a dense pre-norm decoder without biases and QK-norm",
+            expected="a dense pre-norm decoder without biases and QK-norm, in shapes that the kernels cover",
             where=f"kernels for {config.model_dir}",
-            next_step="choose a model without it: scripts/doctor.py --model MODEL says which are covered before any work",
+            next_step="take another model (first: scripts/doctor.py --model MODEL); this one cannot be deployed, not in part "
+            "either, until a kernel is written (the pack's issues.md, known limits)",
         )
 
 

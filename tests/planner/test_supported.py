@@ -62,7 +62,7 @@ def test_another_norm_place_is_refused(place: NormPlace) -> None:
 
 
 def test_everything_that_is_missing_is_named_together() -> None:
-    with pytest.raises(Refusal, match="bias in qkv; bias in mlp; head_dim 48"):
+    with pytest.raises(Refusal, match=r"bias in qkv: .*; bias in mlp: .*; head_dim 48: "):
         require_supported(config(qkv_bias=True, mlp_bias=True, head_dim=48))
 
 
@@ -120,3 +120,12 @@ def test_no_width_of_a_published_model_is_padded_so_that_no_call_works_on_paddin
         )
     )  # fmt: skip
     assert (w.hidden, w.intermediate, w.vocab, w.pad_heads) == (hidden, intermediate, vocabulary, 0)
+
+
+@pytest.mark.parametrize("changes", [{"qkv_bias": True}, {"head_dim": 48}, {"num_attention_heads": 18}])
+def test_a_refusal_for_want_of_a_kernel_suggests_nothing_that_needs_a_deployment(changes: dict[str, object]) -> None:
+    with pytest.raises(Refusal) as refused:
+        require_supported(config(**changes))
+    assert "gate.py" not in str(refused.value)
+    assert "scripts/doctor.py --model MODEL" in refused.value.next_step
+    assert any(kernel in refused.value.found for kernel in ("gemm", "attention"))

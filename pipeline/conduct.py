@@ -103,7 +103,7 @@ def _conclude(ctx: PhaseContext, phase: int, outcome: Outcome, record: str) -> i
     name = ctx.deployment.name
     if outcome.passed:
         ctx.progress(f"phase {phase}: PASSED ({len(outcome.verdicts)} gates, record {record[:12]})")
-        following = [later for later in PHASES if later > phase]
+        following = pending(ctx.deployment)  # later ones may have passed before this one was judged again
         step = f"scripts/deploy.py --name {name} --phase {following[0]}" if following else NEXT_DONE.format(name=name)
         if following and "next_skill" in outcome.data:
             step += f"  # skill {outcome.data['next_skill']}"

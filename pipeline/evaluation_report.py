@@ -18,7 +18,7 @@ from pipeline.files import write_json
 REPORT, VERDICT = "evaluation_report.md", "evaluation.json"
 # Property -> what to do about it; others begin with a look at the report.
 NEXT_STEPS = {
-    "pack-as-shipped": "install the pack again and deploy again: what was judged by another pack is not proven by this one",
+    "pack-as-shipped": "install the pack again (in a checkout: make manifest), then deploy again: another pack's work proves nothing",
     "evidence-unbroken": "restore evidence.jsonl, or deploy again under another name",
     "documents-from-evidence": "take the named numbers out of the prose, then scripts/evaluate.py {name}",
     "model-holds": "skill debug-wrong-values",

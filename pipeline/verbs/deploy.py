@@ -127,6 +127,8 @@ def standing(deployment: Deployment) -> End:
             return _still_failed(phase, failed)
         skill = next_skill(deployment, phase) or SKILLS[phase]
         return End(0, f"scripts/deploy.py --name {deployment.name} --phase {phase}  # skill {skill}")
+    if code == 0:
+        return End(0, after_freeze(deployment))
     if code == FAULT:
         print(worker.crash_report(deployment))
         return End(FAULT, "a human reports this as a fault of the pack, with that traceback")

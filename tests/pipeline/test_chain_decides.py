@@ -20,7 +20,7 @@ from pipeline.evaluation_report import VERDICT, after_freeze, conclude, verdict_
 from pipeline.intake import describe
 from pipeline.verbs.abandon import abandon
 from pipeline.verbs.console import End
-from pipeline.verbs.deploy import deploy
+from pipeline.verbs.deploy import deploy, standing
 from pipeline.verbs.status import status
 from refusal import Refusal
 
@@ -195,6 +195,14 @@ def test_a_failure_that_stands_is_named_after_an_earlier_phase_was_judged_again(
     assert (end.code, end.next) == (1, "skill debug-wrong-values")
     assert "phase 1 failed" in (said := capsys.readouterr().out)
     assert "a sum in a narrow format" in said
+
+
+def test_after_a_gate_was_judged_again_the_next_step_is_the_evaluation_and_no_phase_that_has_passed(
+    frozen: Deployment,
+) -> None:
+    frozen.save(State(next="scripts/deploy.py --name ended --phase 2"))
+    worker.record_end(frozen, 0)
+    assert standing(frozen) == End(0, "scripts/evaluate.py ended")
 
 
 def test_what_the_worker_refused_is_shown_again_by_status(begun: Deployment, capsys: pytest.CaptureFixture) -> None:

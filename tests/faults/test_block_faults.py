@@ -70,6 +70,7 @@ def gate_up_swapped(tensors: Tensors) -> Tensors:
     return tensors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "tensors", "taps"),
     [

@@ -73,6 +73,7 @@ ABSENT: dict[tuple[str, ...], tuple[str, ...]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ABSENT, ids=" ".join)
 def test_what_is_not_there_is_refused_and_nothing_is_left_behind(words: tuple[str, ...], desk: Path) -> None:
     before = sorted(path.name for path in desk.iterdir())

@@ -140,6 +140,7 @@ SPOILED: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SPOILED)
 def test_deploy_refuses_a_spoiled_model_and_leaves_nothing_behind(case: str, model: Path, desk: Path) -> None:
     spoil, words = SPOILED[case]
@@ -275,6 +276,7 @@ def test_a_lesson_is_recorded_with_the_record_that_shows_it(started: Deployment,
     assert "99.5" in verb("record", "decision", "asking", *words, cwd=desk).refusal
 
 
+@pytest.mark.slow
 def test_a_question_blocks_until_a_human_answers(started: Deployment, desk: Path) -> None:
     asked = verb("ask", "which context?", cwd=desk)
     assert asked.code == 3
@@ -291,6 +293,7 @@ def test_a_question_blocks_until_a_human_answers(started: Deployment, desk: Path
     assert "no open question" in verb("ask", "--answer", "again", cwd=desk).refusal
 
 
+@pytest.mark.slow
 def test_of_several_questions_each_is_answered_by_its_id(started: Deployment, desk: Path) -> None:
     verb("ask", "which context?", cwd=desk)
     both = verb("ask", "which licence?", cwd=desk)

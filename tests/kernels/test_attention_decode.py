@@ -193,6 +193,7 @@ FAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_seen(fault: str) -> None:
     """Two cores; a position inside a block of the second; scores flat enough that every key counts; the worst head."""

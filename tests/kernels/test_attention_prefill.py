@@ -171,6 +171,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_seen(fault: str) -> None:
     """Two cores of 128 tokens; maxima that move from block to block."""

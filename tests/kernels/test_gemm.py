@@ -112,6 +112,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_seen(fault: str) -> None:
     stage = GemmStage(32, 32, 32, mode="bf16")

@@ -181,6 +181,7 @@ FAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_seen(fault: str) -> None:
     """One error over normalise and SwiGLU, on inputs where epsilon matters, sees every fault."""

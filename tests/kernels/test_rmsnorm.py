@@ -75,6 +75,7 @@ FAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_seen(fault: str) -> None:
     """Rows of small values, so that epsilon matters, with NaN behind them."""

@@ -73,6 +73,16 @@ def extent(bd: BufferDescriptor, executions: int = 1) -> int:
     return reach + max(0, steps) * bd.iteration.stride
 
 
+def _is_contiguous(dims: tuple[Dim, ...]) -> bool:
+    """Whether the pattern takes its elements in a row."""
+    expected = 1
+    for dim in reversed(dims):
+        if dim.size > 1 and dim.stride != expected:
+            return False
+        expected *= dim.size
+    return True
+
+
 def is_linear(bd: BufferDescriptor) -> bool:
     """Whether the compiler lowers the descriptor without a pattern."""
     if not bd.dims:
@@ -99,7 +109,9 @@ def _sites(device: DeviceProgram, array: Array) -> Iterator[_Site]:
 def _granularity(site: _Site, base: int) -> Iterator[Violation]:
     bd, size = site.bd, site.bd.element_bytes
     parts = [("offset", base + bd.offset * size), ("length", bd.length * size)]
-    if bd.dims:
+    # In the array an innermost size below a word is written as 0, no wrap at all: elements in a row stay in a row.
+    in_a_row = not site.task and bd.dims and bd.dims[-1].size * size < WORD_BYTES and _is_contiguous(bd.dims)
+    if bd.dims and not in_a_row:
         parts.append(("innermost size", bd.dims[-1].size * size))
         # The compiler checks tasks in every dimension, and encodes in-array strides only where they are used.
         parts += [("stride", d.stride * size) for d in bd.dims[:-1] if site.task or d.size > 1]

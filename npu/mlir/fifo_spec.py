@@ -92,6 +92,21 @@ def moved(dims: tuple[Dim, ...], padding: tuple[tuple[int, int], ...]) -> int:
     return prod(dim.size + before + after for dim, (before, after) in zip(dims, pads, strict=True))
 
 
+def by_length(dims: tuple[Dim, ...], length: int, wrap_dims: int) -> tuple[Dim, ...] | None:
+    """The data dimensions of an in-array BD as its DMA counts them, where their sizes do not multiply to `length`.
+
+    Only the innermost `wrap_dims` sizes have a field; the next dimension goes on until `length` elements are moved,
+    whatever its size says (register map, array.py). Sizes that are all 1 never turn over: elements in a row. None:
+    no such reading, the layout is wrong.
+    """
+    if all(dim.size == 1 for dim in dims):
+        return ()
+    inner = prod(dim.size for dim in dims[1:])
+    if len(dims) != wrap_dims + 1 or length % inner:
+        return None
+    return (Dim(length // inner, dims[0].stride), *dims[1:])
+
+
 def refuse(where: str, found: str, expected: str, next_step: str = "change the object FIFO") -> Refusal:
     """A Refusal of the lowering."""
     return Refusal(found, expected=expected, where=where, next_step=next_step)

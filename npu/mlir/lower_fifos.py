@@ -29,7 +29,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from npu.array import Array
-from npu.mlir.fifo_spec import AcquireSpec, FifoSpec, LinkSpec, Lowered, moved, refuse, ring
+from npu.mlir.fifo_spec import AcquireSpec, FifoSpec, LinkSpec, Lowered, by_length, moved, refuse, ring
 from npu.program import (
     Buffer,
     BufferDescriptor,
@@ -130,11 +130,12 @@ class _Lowering:
             for name, length, size in zip(
                 link.inputs if link.is_join else link.outputs, part_lengths(offsets, whole), small, strict=True
             ):
-                if length != size:
+                # A part is one BD in the memtile; the FIFO's other end may take it, or give it, in several elements.
+                if min(length, size) <= 0 or max(length, size) % min(length, size):
                     raise refuse(
                         link.where,
                         f"offsets {list(offsets)} give @{name} {length} of {whole} elements",
-                        f"its element size, {size}",
+                        f"its element size, {size}, or a multiple or divisor of it",
                         "correct the offsets (in elements)",
                     )
             repeats = {self.by_name[name].repeat_count for name in link.outputs}
@@ -338,7 +339,11 @@ class _Lowering:
     ) -> BufferDescriptor:
         fifo = half.spec
         pads = fifo.padding if channel.direction is Direction.MM2S and channel.tile.kind is TileKind.MEMTILE else ()
-        if half.dims and moved(half.dims, pads) != length:
+        dims: tuple[Dim, ...] | None = half.dims
+        if dims and moved(dims, pads) != length:
+            wrap_dims = self.array.limits(channel.tile).pattern.wrap_dims
+            dims = by_length(dims, length, wrap_dims) if not pads and channel.tile.kind is not TileKind.SHIM else None
+        if dims is None:
             raise refuse(
                 fifo.where,
                 f"sizes {[dim.size for dim in half.dims]} of @{fifo.name}, {moved(half.dims, pads)} elements",
@@ -356,7 +361,7 @@ class _Lowering:
             offset=offset,
             length=length,
             buffer=target.buffers[index],
-            dims=half.dims,
+            dims=dims,
             padding=pads,
             acquire=acquire,
             release=release,

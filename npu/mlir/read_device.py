@@ -112,7 +112,7 @@ class DeviceReader:
             dma
             for op in self.ops
             if isinstance(op, MemOp | MemTileDmaOp | ShimDmaOp)
-            for dma in read_dma_region(self.parsed, op, self.buffer_name, self.lock_name)
+            for dma in read_dma_region(self.parsed, op, self.buffer_name, self.lock_name, self.array)
         ]
         lowered = lower_fifos(
             self.fifos(),

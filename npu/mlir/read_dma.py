@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Block, Operation, Region, SSAValue
 
+from npu.array import Array
 from npu.mlir.aie import (
     BufferOp,
     DmaBdOp,
@@ -24,7 +25,7 @@ from npu.mlir.aie import (
     tile_place,
 )
 from npu.mlir.aie_streams import DmaOp
-from npu.mlir.fifo_spec import moved, ring
+from npu.mlir.fifo_spec import by_length, moved, ring
 from npu.mlir.read_core import lock_use
 from npu.mlir.text import ParsedModule
 from npu.mlir.types import dtype_of, has_identity_layout
@@ -50,7 +51,13 @@ def refuse(parsed: ParsedModule, op: Operation, found: str, expected: str) -> Re
 
 
 def read_chain(
-    parsed: ParsedModule, first: Block, locate: Locate, lock_name: Callable[[LockOp], str], *, shim: bool
+    parsed: ParsedModule,
+    first: Block,
+    locate: Locate,
+    lock_name: Callable[[LockOp], str],
+    *,
+    shim: bool,
+    wrap_dims: int | None = None,
 ) -> tuple[tuple[BufferDescriptor, ...], bool]:
     """The BDs reached from `first`, and whether they form a ring."""
     order: list[Block] = []
@@ -75,7 +82,7 @@ def read_chain(
             after = index.get(_skip_jumps(last.dest))
             if after is not None and after <= place and after != 0:
                 raise refuse(parsed, last, "a chain that loops back into its middle", "a ring or a chain that ends")
-        bds.append(read_bd(parsed, each, after, locate, lock_name, shim=shim))
+        bds.append(read_bd(parsed, each, after, locate, lock_name, shim=shim, wrap_dims=wrap_dims))
     return tuple(bds), ring
 
 
@@ -95,8 +102,10 @@ def read_bd(
     lock_name: Callable[[LockOp], str],
     *,
     shim: bool,
+    wrap_dims: int | None = None,
 ) -> BufferDescriptor:
-    """One BD block: acquire, packet, dma_bd, release. In a shim the fourth dimension is the iteration."""
+    """One BD block: acquire, packet, dma_bd, release. In a shim the fourth dimension is the iteration. wrap_dims: of a
+    DMA in the array, whose BDs are written as they stand (see by_length); None for a task, whose sizes are checked."""
     acquire: LockUse | None = None
     release: LockUse | None = None
     packet: tuple[int, int] | None = None
@@ -140,7 +149,13 @@ def read_bd(
         raise refuse(parsed, bd, f"{len(padding)} pads of {len(dims)} data dimensions", "at most one pad per dimension")
     if padding:
         padding = ((0, 0),) * (len(dims) - len(padding)) + tuple(padding)  # pads that are left out are the outer ones
-    check_product(parsed, bd, dims, length, padding)
+    counted = None
+    if wrap_dims is not None and dims and not padding and moved(dims, padding) != length:
+        counted = by_length(dims, length, wrap_dims)
+    if counted is None:
+        check_product(parsed, bd, dims, length, padding)
+    else:
+        dims = counted
     return BufferDescriptor(
         element_bytes=DTYPE_BYTES[dtype],
         offset=place.offset + (bd.offset.value.data if bd.offset is not None else 0),
@@ -194,11 +209,13 @@ def read_dma_region(
     op: MemOp | MemTileDmaOp | ShimDmaOp,
     buffer_name: Callable[[BufferOp], str],
     lock_name: Callable[[LockOp], str],
+    array: Array,
 ) -> Iterator[DmaProgram]:
     """The channels of one tile, in the order of their dma_start."""
     if isinstance(op, ShimDmaOp):
         raise refuse(parsed, op, "aie.shim_dma", "shim transfers in the runtime sequence")
     tile = TileId(*tile_place(op.tile))
+    wrap_dims = array.limits(tile).pattern.wrap_dims
 
     def locate(bd: Operation, value: SSAValue) -> Place:
         if not isinstance(value.owner, BufferOp):
@@ -210,11 +227,11 @@ def read_dma_region(
         repeat = start.repeat_count.value.data if start.repeat_count is not None else 0
         if isinstance(start, DmaOp):
             blocks = [region.block for region in start.bds]
-            bds = [read_bd(parsed, block, 0, locate, lock_name, shim=False) for block in blocks]
+            bds = [read_bd(parsed, block, 0, locate, lock_name, shim=False, wrap_dims=wrap_dims) for block in blocks]
             loop = start.loop is None or bool(start.loop.value.data)
             yield ring(channel, bds, None if loop else 1 + repeat)
             continue
-        chain, is_ring = read_chain(parsed, start.dest, locate, lock_name, shim=False)
+        chain, is_ring = read_chain(parsed, start.dest, locate, lock_name, shim=False, wrap_dims=wrap_dims)
         # A ring never ends, so that its repeat count never comes to be used.
         yield DmaProgram(channel, chain, repeat_count=0 if is_ring else repeat)
 

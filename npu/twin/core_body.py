@@ -209,10 +209,13 @@ class _Writer:
     def release(self, s: Release) -> None:
         e = s.end
         end = self.core.ends[e]
+        self.emit(f"gone = {s.count}")
         self.emit(f"if held{e} < {s.count}:")
         self.emit(f"    engine.over_release(process, {end.fifo!r}, {s.count}, held{e})")
-        self.emit(f"held{e} -= {s.count}")
-        self.emit(f"position{e} = (position{e} + {s.count}) % {len(end.pool)}")
+        # What goes on (a design of others) is the lock alone: the next acquire takes the element that is next.
+        self.emit(f"    gone = held{e}")
+        self.emit(f"held{e} -= gone")
+        self.emit(f"position{e} = (position{e} + gone) % {len(end.pool)}")
         if end.release_lock:
             self.emit(f"give{e}.release({s.count}, process.name)")
 

@@ -131,7 +131,7 @@ def unfinished_business(engine: Engine, run: SequenceRun) -> str | None:
         for task in channel.tokens:
             left = f"the token of {task} was never awaited"
             (problems if engine.foreign and _nothing_after(engine, task) else untidy).append(left + _host_output(task))
-        problems += _never_awaited(channel.order)
+        problems += _never_awaited(engine, channel.order)
     for stream in engine.streams.values():
         left = stream.leftover()
         if left:
@@ -175,11 +175,27 @@ def _host_output(task: Task) -> str:
     )
 
 
-def _never_awaited(order: list) -> list[str]:
-    """S2MM tasks that neither they themselves nor a later task of the channel was awaited for."""
+def _never_awaited(engine: Engine, order: list[Task]) -> list[str]:
+    """S2MM tasks that neither they themselves, nor a later task of the channel, nor a task that took a lock which they
+    released was awaited for."""
     last = max((i for i, task in enumerate(order) if task.awaited), default=-1)
     return [
         f"{task} writes memory and was never awaited, nor any later task of its channel"
         for task in dict.fromkeys(order[last + 1 :])
-        if task.spec.channel.direction == "S2MM" and task.spec.channel.tile.row == 0 and not task.spec.issue_token
+        if task.spec.channel.direction == "S2MM"
+        and task.spec.channel.tile.row == 0
+        and not task.spec.issue_token
+        and not _awaited_by_lock(engine, task)
     ]
+
+
+def _awaited_by_lock(engine: Engine, task: Task) -> bool:
+    """Whether every start of the task was awaited by way of a shim lock that begins at 0: the task's last BD releases it
+    (after its bytes are written), and tasks that begin by acquiring it were awaited as often as it was given."""
+    release = task.spec.bds[-1].release
+    if release is None or engine.locks[release.lock].init != 0:
+        return False
+    tasks = {other for channel in engine.task_channels.values() for other in channel.order}
+    given = sum(t.started for t in tasks if (r := t.spec.bds[-1].release) is not None and r.lock == release.lock)
+    waited = sum(t.awaited for t in tasks if (a := t.spec.bds[0].acquire) is not None and a.lock == release.lock)
+    return waited >= given

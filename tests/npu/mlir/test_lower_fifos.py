@@ -15,6 +15,7 @@ NPU2 = array_of("npu2")
 SHIM, MEM, CORE, NORTH, EAST, FAR = (TileId(*p) for p in ((0, 0), (0, 1), (0, 2), (0, 3), (1, 2), (3, 4)))
 E16 = MemRef((16,), "i32")
 E8 = MemRef((8,), "i32")
+E32 = MemRef((32,), "i32")
 
 
 def fifo(name, producer, *consumers, depths=2, element=E16, **rest):
@@ -264,3 +265,33 @@ def test_a_pool_that_fits_to_the_byte_does_not_spill():
     assert {b.tile for b in full.buffers} == {MEM}
     over = lowered(fifo("f", SHIM, MEM, depths=[2, 2], element=MemRef((65537,), "i32")))
     assert [b.tile for b in over.buffers] == [MEM, TileId(1, 1)]  # column 0 has no west neighbour
+
+
+def test_the_outermost_size_of_a_full_pattern_is_what_the_length_implies():
+    """A core's BD has wrap fields for two dimensions: of three sizes, the outermost is not written anywhere."""
+    layout = (Dim(1, 8), Dim(2, 1), Dim(4, 2))  # the sizes say 8 elements, the transfer moves 16
+    result = lowered(fifo("f", MEM, CORE, from_stream=(layout,)))
+    (core,) = [dma for dma in result.dmas if dma.channel == s2mm(CORE)]
+    assert core.bds[0].dims == (Dim(2, 8), Dim(2, 1), Dim(4, 2))
+
+
+def test_sizes_of_one_are_elements_in_a_row():
+    result = lowered(fifo("f", MEM, CORE, from_stream=((Dim(1, 1), Dim(1, 1)),)))
+    (core,) = [dma for dma in result.dmas if dma.channel == s2mm(CORE)]
+    assert (core.bds[0].dims, core.bds[0].length) == ((), 16)
+
+
+@pytest.mark.parametrize(
+    "layout", [(Dim(1, 8), Dim(3, 1), Dim(2, 2)), (Dim(2, 1), Dim(4, 2))], ids=["rest", "two of three"]
+)
+def test_a_length_that_implies_no_size_is_refused(layout):
+    with pytest.raises(Refusal, match="product of 16"):
+        lowered(fifo("f", MEM, CORE, from_stream=(layout,)))
+
+
+def test_a_part_may_be_several_elements_of_its_fifo():
+    """Core elements of 8, parts of 16 and 16: the memtile's BDs move 16, the core's 8."""
+    fifos = [fifo("i", SHIM, MEM, element=E32), fifo("a", MEM, CORE, element=E8), fifo("b", MEM, FAR)]
+    result = lowered(*fifos, links=[LinkSpec(("i",), ("a", "b"), (), (0, 16))])
+    by_channel = {dma.channel: dma.bds[0].length for dma in result.dmas}
+    assert by_channel[mm2s(MEM, 0)] == 16 and by_channel[s2mm(CORE)] == 8

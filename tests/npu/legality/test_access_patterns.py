@@ -263,3 +263,10 @@ def test_a_memtile_task_has_three_wraps_and_a_core_task_two():
 def test_tasks_on_tiles_iterate_64_steps_too(tile):
     assert tile_task(tile, (8, 1), iteration=Dim(64, 8)) == []
     assert tile_task(tile, (8, 1), iteration=Dim(65, 8)) == ["size of the iteration dimension"]
+
+
+def test_an_innermost_size_below_a_word_is_legal_in_the_array_where_elements_are_in_a_row():
+    halves = MemRef((512,), "bf16")
+    in_a_row, apart = ((8, 8), (8, 1), (1, 1)), ((8, 16), (8, 2), (1, 1))
+    assert in_array(MEMTILE_OUT, *in_a_row, element=halves, element_bytes=2) == []
+    assert "4-byte granularity" in in_array(MEMTILE_OUT, *apart, element=halves, element_bytes=2)

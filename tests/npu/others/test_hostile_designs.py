@@ -135,3 +135,41 @@ def test_the_last_port_and_the_largest_mask_are_read(connection: str) -> None:
 def test_what_is_no_module_is_refused_with_a_line(text: str) -> None:
     with pytest.raises(Refusal, match="module:1"):
         load_program(text)
+
+
+FIFO_DESIGN = """
+module { aie.device(npu2) {
+  %s = aie.tile(0, 0)
+  %t = aie.tile(0, 2)
+  aie.objectfifo @in(%s, {%t}, 2 : i32) : !aie.objectfifo<memref<16xi32>>
+  aie.objectfifo @out(%t, {%s}, 2 : i32) : !aie.objectfifo<memref<16xi32>>
+  %core = aie.core(%t) {
+    %c0 = arith.constant 0 : index
+    %c1 = arith.constant 1 : index
+    %c16 = arith.constant 16 : index
+    %a = aie.objectfifo.acquire @in(Consume, 1) : !aie.objectfifosubview<memref<16xi32>>
+    %x = aie.objectfifo.subview.access %a[0] : !aie.objectfifosubview<memref<16xi32>> -> memref<16xi32>
+    %b = aie.objectfifo.acquire @out(Produce, 1) : !aie.objectfifosubview<memref<16xi32>>
+    %y = aie.objectfifo.subview.access %b[0] : !aie.objectfifosubview<memref<16xi32>> -> memref<16xi32>
+    scf.for %i = %c0 to %c16 step %c1 {
+      %v = memref.load %x[%i] : memref<16xi32>
+      memref.store %v, %y[%i] : memref<16xi32>
+    }
+    aie.objectfifo.release @out(Produce, 1)
+    aie.objectfifo.release @in(Consume, 1)
+    aie.objectfifo.release @in(Consume, 1)
+    aie.end
+  }
+  aie.runtime_sequence(%x : memref<16xi32>, %y : memref<16xi32>) {
+    aiex.npu.dma_memcpy_nd(%x[0, 0, 0, 0][1, 1, 1, 16][0, 0, 0, 1]) {id = 0 : i64, metadata = @in} : memref<16xi32>
+    aiex.npu.dma_memcpy_nd(%y[0, 0, 0, 0][1, 1, 1, 16][0, 0, 0, 1]) {id = 1 : i64, metadata = @out} : memref<16xi32>
+    aiex.npu.dma_wait {symbol = @out}
+  }
+} }
+"""
+
+
+def test_an_element_released_twice_is_noted_and_the_lock_counts_on(tmp_path: Path) -> None:
+    (out,), outcome = run(FIFO_DESIGN, X, cache_=tmp_path)
+    assert (out == X).all()
+    assert [note for note in outcome.notes if "releases 1 elements of 'in' and holds 0" in note]

@@ -246,11 +246,11 @@ class Engine:
     def over_release(self, process: Process, fifo: str, asked: int, held: int) -> None:
         """DeviceFault; a note for a design of others, whose lock then counts on, as the hardware's does: a value above
         what the lock's field holds, or an element written while it is read, is still a fault of its own."""
-        found = f"{process.name} releases {asked} elements of '{fifo}' and holds {held}"
+        fault = DeviceFault(f"{process.name} releases {asked} elements of '{fifo}' and holds {held}")
         if not self.foreign:
-            raise DeviceFault(found)
-        if found not in self.notes:
-            self.notes.append(found)
+            raise fault
+        if str(fault) not in self.notes:
+            self.notes.append(str(fault))
 
     def spinning(self, process: Process) -> None:
         raise DeviceFault(

@@ -19,6 +19,8 @@ from planner import graph, packing, plan
 from tests.faults.deployed import Tensors, context, model_directory, phase2, subject
 from tests.faults.plant import planted_python, planted_source
 
+pytestmark = pytest.mark.slow
+
 LAYER = 1
 
 

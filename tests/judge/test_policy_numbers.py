@@ -18,6 +18,8 @@ from judge.measure_policy import LIMITS, fixture_probe, main, policy_text
 from judge.measurement import Measurement
 from judge.policy import POLICY_PATH, Policy
 
+pytestmark = pytest.mark.slow
+
 # Another BLAS adds in another order; FP32 noise of phase 0 follows it, rounded values hardly do.
 NOISE = {"phase0.fixture": 0.5}
 SAME = 0.02

@@ -18,6 +18,8 @@ from tests.faults.deployed import subject
 from tests.faults.plant import planted_source
 from tests.pipeline.sessions import BUCKET, CONTEXT, drawn, shared, stepped
 
+pytestmark = pytest.mark.slow
+
 BF16 = NUMPY_DTYPE["bf16"]
 GATE = "phase3.fixture.mixed"
 

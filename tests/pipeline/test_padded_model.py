@@ -13,6 +13,8 @@ from pipeline.context import Subject
 from tests.faults.deployed import subject
 from tests.stand_ins.models import write_stand_in
 
+pytestmark = pytest.mark.slow
+
 BF16 = NUMPY_DTYPE["bf16"]
 HIDDEN, VOCAB = 112, 500
 

@@ -14,6 +14,8 @@ import pytest
 from tests.npu.others.bench import FOREIGN
 from tests.npu.others.test_explicit_designs import ADD, X, design
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 CALL = """%n = arith.constant 16 : i32
 func.call @add_one(%in, %out, %n) : (memref<16xi32>, memref<16xi32>, i32) -> ()"""

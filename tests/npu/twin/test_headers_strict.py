@@ -21,6 +21,8 @@ from npu.twin import hostcc
 from refusal import Refusal
 from tests.npu.twin import compiled_cases as cases
 
+pytestmark = pytest.mark.slow
+
 # A statement that must not compile, and what the error must say.
 ILLEGAL = {
     "width of 192 bits": ("aie::vector<bfloat16, 12> v;", "aie::vector<T, N>"),

@@ -21,6 +21,8 @@ from tests.faults.deployed import SMALL, fixture_directory
 from tests.faults.plant import planted_python, planted_source
 from tests.faults.test_kernel_faults import judged
 
+pytestmark = pytest.mark.slow
+
 NORM = RmsNormDesign(64, 128, 128, 1e-5)
 
 

@@ -17,6 +17,8 @@ from planner.plan import make_plan
 from reference.oracle.config import ModelConfig, load_config
 from refusal import Refusal
 
+pytestmark = pytest.mark.slow
+
 PHASES = (0, 1, 2, 3, 6)
 GIB = 1 << 30
 

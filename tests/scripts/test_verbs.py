@@ -19,6 +19,8 @@ from pipeline.intake import describe
 from tests.scripts.run_verb import PACK, verb
 from tests.stand_ins.byte_level import write_byte_level_tokenizer
 
+pytestmark = pytest.mark.slow
+
 VERBS = ("abandon", "ask", "compile", "demo", "deploy", "doctor", "emit", "evaluate", "gate", "generate", "import_results",
          "predict", "record", "run", "simulate", "status", "synthesize")  # fmt: skip
 

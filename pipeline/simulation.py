@@ -14,6 +14,7 @@ from npu.legality import Violation, check
 from npu.legality.access_patterns import extent
 from npu.program import ConfigureTask, DeviceProgram, MemRef, Program, Run, TileId, TileKind
 from npu.program import Sequence as RuntimeSequence
+from npu.twin.cascade import connect_by_default
 from npu.twin.cores import COUNTERS
 from npu.twin.device import TwinDevice
 from npu.twin.hostcc import KernelLibrary
@@ -244,8 +245,9 @@ def simulate(
     Raises:
         DeviceFault: a deadlock (with its wait graph), or anything that silicon leaves undefined.
     """
+    linked = connect_by_default(link(program, libraries), libraries)
     session = TwinDevice(cache, tier="event", foreign=True, call_seconds=call_seconds).open_program(
-        link(program, libraries), device.name, libraries
+        linked, device.name, libraries
     )
     names = {index: f"argument {index}" for index in range(len(sequence.arguments))}
     session.bind(sequence.name, names)

@@ -289,6 +289,11 @@ class KernelLibrary:
         self._call.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
         self._call.restype = ctypes.c_int
 
+    @property
+    def uses_cascade(self) -> bool:
+        """Whether any of its kernels moves values through the core's cascade."""
+        return "twin_cascade" in self._exported
+
     def address(self, symbol: str) -> int:
         """The address of an exported function.
 

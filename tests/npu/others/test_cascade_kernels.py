@@ -14,6 +14,7 @@ from npu.mlir.load import load_program
 from npu.twin.hostcc import KernelLibrary, compile_kernel
 from pipeline.simulation import choose, simulate, to_argument
 from pipeline.verbs.simulate import PRELUDE
+from tests.npu.others.bench import kernels
 from tests.npu.twin.compiled_cases import CACHE
 
 SOURCE = Path(__file__).parent / "cascades.cc"
@@ -102,3 +103,19 @@ def test_a_partner_that_sends_too_little_is_a_wait_graph_and_no_thread_stays(tmp
 def test_a_cascade_that_is_not_connected_is_a_fault_of_the_kernel(tmp_path: Path) -> None:
     with pytest.raises(DeviceFault, match=r"core\(0,2\), kernel take_sums: .*no aie\.cascade_flow leads into its core"):
         ran(tmp_path, FLOWS="aie.cascade_flow(%a, %b)")
+
+
+def test_without_any_cascade_flow_each_core_sends_to_its_southern_neighbour(tmp_path: Path) -> None:
+    """What the array does after a reset, and what designs rely on that say nothing of it."""
+    assert (ran(tmp_path, FLOWS="") == X * X + 1000).all()
+
+
+def test_a_core_without_a_northern_neighbour_has_nothing_to_take(tmp_path: Path) -> None:
+    parts = {"FLOWS": "", "aie.tile(0, 4)": "aie.tile(1, 4)", "MIDDLE": ""}
+    with pytest.raises(DeviceFault, match=r"core\(0,2\), kernel take_sums: .*no aie\.cascade_flow leads into its core"):
+        ran(tmp_path, **parts)
+
+
+def test_a_library_says_whether_it_uses_the_cascade() -> None:
+    assert KernelLibrary(compile_kernel(SOURCE, {}, cache=CACHE, flags=("-O1",), prelude=PRELUDE)).uses_cascade
+    assert not kernels().uses_cascade

@@ -6,10 +6,10 @@
 
 #include "vector.hpp"
 
-namespace twin {
-
 /// One value into the core (put = 0) or out of it. It may take as long as another core does: nobody watches meanwhile.
-inline void cascade(int put, void *data) {
+/// Exported, so that a library which has it is known to use the cascade (npu/twin/cascade.py).
+extern "C" __attribute__((noinline)) inline void twin_cascade(int put, void *data) {
+  using namespace twin;
   CoreState &state = core();
   if (state.cascade == nullptr)
     trap("the kernel uses the cascade, and no aie.cascade_flow %s its core", put ? "leads out of" : "leads into");
@@ -19,17 +19,19 @@ inline void cascade(int put, void *data) {
   if (stopped != 0) trap("the cascade came to no end");
 }
 
+namespace twin {
+
 template <typename V>
 inline V get_cascade() {
   V v;
-  for (unsigned at = 0; at < sizeof(V); at += 64) cascade(0, reinterpret_cast<char *>(&v) + at);
+  for (unsigned at = 0; at < sizeof(V); at += 64) twin_cascade(0, reinterpret_cast<char *>(&v) + at);
   return v;
 }
 
 template <typename V>
 inline void put_cascade(const V &v) {
   V copy = v;
-  for (unsigned at = 0; at < sizeof(V); at += 64) cascade(1, reinterpret_cast<char *>(&copy) + at);
+  for (unsigned at = 0; at < sizeof(V); at += 64) twin_cascade(1, reinterpret_cast<char *>(&copy) + at);
 }
 
 }  // namespace twin

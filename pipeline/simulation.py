@@ -239,8 +239,10 @@ def simulate(
     outputs: Sequence[int],
     cache: Path,
     call_seconds: float = CALL_SECONDS,
+    allow_unwritten: bool = False,
 ) -> Outcome:
     """Run one sequence in the event tier, which checks everything. call_seconds: how long one kernel call may last.
+    allow_unwritten: a DMA may send words of a tile that nobody wrote; they arrive as poison and are noted.
 
     Raises:
         DeviceFault: a deadlock (with its wait graph), or anything that silicon leaves undefined.
@@ -249,6 +251,7 @@ def simulate(
     session = TwinDevice(cache, tier="event", foreign=True, call_seconds=call_seconds).open_program(
         linked, device.name, libraries
     )
+    session.allow_unwritten = allow_unwritten
     names = {index: f"argument {index}" for index in range(len(sequence.arguments))}
     session.bind(sequence.name, names)
     for index, declared in enumerate(sequence.arguments):

@@ -88,6 +88,7 @@ class TwinSession:
         self._tier = tier
         self._threads = threads
         self._foreign = foreign
+        self.allow_unwritten = False  # set before the first run: see Engine.allow_unwritten
         # A schedule knows nothing of what was there before.
         self._memtiles = MemtileContents() if foreign and tier == "event" else None
         self._store = ScheduleStore(cache / "schedules")
@@ -226,6 +227,7 @@ class TwinSession:
             program = self._program.device(name)
             functions = bind_functions(program, self._libraries)
             engine = Engine(program, functions, self._placements[name], self._foreign, self._watch, self._call_seconds)
+            engine.allow_unwritten = self.allow_unwritten
             parameters = parameter_buffers(program)
             reasons = [reason for reason in (unrecordable(program), masked_write(program)) if reason]
             reasons += [r for core in program.cores if (r := data_dependence(core, parameters))]

@@ -47,8 +47,9 @@ def make_transfer(
     return transfer
 
 
-def read_memory(transfer: Transfer, channel: Channel) -> np.ndarray:
-    """The bytes that an MM2S execution sends. DeviceFault if it meets a word nobody wrote."""
+def read_memory(transfer: Transfer, channel: Channel, engine: Engine) -> np.ndarray:
+    """The bytes that an MM2S execution sends. DeviceFault if it meets a word nobody wrote; where the engine allows them
+    in tile memory (`allow_unwritten`), a note, and the poison is sent."""
     memory = transfer.memory
     if memory.read_only and transfer.pattern.linear:
         data = memory.data[transfer.offset : transfer.offset + transfer.nbytes]  # nothing can change it: no copy
@@ -62,7 +63,14 @@ def read_memory(transfer: Transfer, channel: Channel) -> np.ndarray:
                 f"{channel} reads {memory} at byte {at}, which was never written. Write the buffer before the dispatch"
                 f" ({transfer.where})"
             )
-        raise DeviceFault(f"{channel} reads byte {at} of {memory}, which nobody wrote ({transfer.where})")
+        go_on = (
+            "; simulate --allow-unwritten sends and notes it" if engine.foreign and not engine.allow_unwritten else ""
+        )
+        fault = DeviceFault(f"{channel} reads byte {at} of {memory}, which nobody wrote ({transfer.where}){go_on}")
+        if not engine.allow_unwritten:
+            raise fault
+        if str(fault) not in engine.notes:
+            engine.notes.append(str(fault))
     return data
 
 
@@ -91,7 +99,7 @@ def send(
         yield from acquire(engine, process, transfer, transfer.acquire)
     if stream is None:
         raise DeviceFault(f"{channel} sends, but no route starts there ({transfer.where})")
-    stream.push(transfer, read_memory(transfer, channel), process)
+    stream.push(transfer, read_memory(transfer, channel, engine), process)
     while stream.flow < stream.pushed:
         process.wait = ("send", stream)
         yield

@@ -47,6 +47,7 @@ class Engine:
         call_seconds: float = CALL_SECONDS,
     ) -> None:
         self.foreign = foreign  # a design of others: what it leaves behind is noted, not refused
+        self.allow_unwritten = False  # a DMA may send tile memory that nobody wrote: noted, not refused
         self.notes: list[str] = []
         self.device = device
         self.functions = functions

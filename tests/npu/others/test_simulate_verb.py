@@ -127,3 +127,19 @@ def test_an_argument_that_is_declared_as_one_tile_is_taken_as_what_is_transferre
     done = simulate(ONE_TILE, "--input", "short.npy", "--output", "b.npy")
     assert done.returncode == 2
     assert "64 bytes" in done.stderr
+
+
+def test_an_element_written_in_part_is_a_fault_unless_it_is_allowed(simulate, tmp_path) -> None:
+    half = design(ADD).replace("%c16 step", "%c8 step")
+    text = half.replace(
+        "%c16 = arith.constant 16 : index", "%c16 = arith.constant 16 : index\n%c8 = arith.constant 8 : index"
+    )
+    arguments = ("--input", "a.npy", "--output", "b.npy")
+    refused = simulate(text, *arguments)
+    assert refused.returncode == 1
+    assert "reads byte 32 of buffer 'out'" in refused.stderr and "--allow-unwritten" in refused.stderr
+    assert not (tmp_path / "b.npy").exists()
+    done = simulate(text, *arguments, "--allow-unwritten")
+    assert done.returncode == 0, done.stderr
+    assert "reads byte 32 of buffer 'out'" in done.stdout and "8 of its 16 words were never written" in done.stdout
+    assert (np.load(tmp_path / "b.npy")[:8] == X[:8] + 1).all()

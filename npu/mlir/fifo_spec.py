@@ -102,7 +102,7 @@ def by_length(dims: tuple[Dim, ...], length: int, wrap_dims: int) -> tuple[Dim, 
     if all(dim.size == 1 for dim in dims):
         return ()
     inner = prod(dim.size for dim in dims[1:])
-    if len(dims) != wrap_dims + 1 or length % inner:
+    if len(dims) != wrap_dims + 1 or inner <= 0 or length % inner:
         return None
     return (Dim(length // inner, dims[0].stride), *dims[1:])
 

@@ -131,11 +131,11 @@ class _Lowering:
                 link.inputs if link.is_join else link.outputs, part_lengths(offsets, whole), small, strict=True
             ):
                 # A part is one BD in the memtile; the FIFO's other end may take it, or give it, in several elements.
-                if min(length, size) <= 0 or max(length, size) % min(length, size):
+                if length <= 0 or length % size:
                     raise refuse(
                         link.where,
                         f"offsets {list(offsets)} give @{name} {length} of {whole} elements",
-                        f"its element size, {size}, or a multiple or divisor of it",
+                        f"its element size, {size}, or a multiple of it",
                         "correct the offsets (in elements)",
                     )
             repeats = {self.by_name[name].repeat_count for name in link.outputs}

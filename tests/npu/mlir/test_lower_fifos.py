@@ -282,7 +282,9 @@ def test_sizes_of_one_are_elements_in_a_row():
 
 
 @pytest.mark.parametrize(
-    "layout", [(Dim(1, 8), Dim(3, 1), Dim(2, 2)), (Dim(2, 1), Dim(4, 2))], ids=["rest", "two of three"]
+    "layout",
+    [(Dim(1, 8), Dim(3, 1), Dim(2, 2)), (Dim(2, 1), Dim(4, 2)), (Dim(2, 8), Dim(0, 1), Dim(4, 2))],
+    ids=["rest", "two of three", "size 0"],
 )
 def test_a_length_that_implies_no_size_is_refused(layout):
     with pytest.raises(Refusal, match="product of 16"):

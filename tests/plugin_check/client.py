@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from tests.plugin_check.model_stand_in import Script
 
 PACKAGE, VERSION = "@anthropic-ai/claude-code-linux-x64", "2.1.332"
@@ -27,27 +29,35 @@ INITIALIZE = {"type": "control_request", "request_id": "1", "request": {"subtype
 
 
 def installed_client() -> Path:
-    """The client's program; installed by npm where it is not in the cache."""
+    """The client's program; installed by npm where it is not in the cache.
+
+    One process installs, into a folder beside the cache that is renamed when it is whole: a program that is still being
+    written cannot be run ("text file busy"), and the workers of one run all ask for it at once.
+    """
     program = CACHE / "node_modules" / PACKAGE / "claude"
+    CACHE.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{CACHE}.lock"):
+        if not _has_pinned_version(program):
+            _install()
+    return program
+
+
+def _has_pinned_version(program: Path) -> bool:
     manifest = program.parent / "package.json"
-    if manifest.exists() and json.loads(manifest.read_text())["version"] == VERSION and program.exists():
-        return program
+    return program.exists() and manifest.exists() and json.loads(manifest.read_text())["version"] == VERSION
+
+
+def _install() -> None:
     npm = shutil.which("npm")
     if npm is None:
         raise RuntimeError("npm is not installed; it is needed once to fetch the client: apt-get install npm")
-    CACHE.mkdir(parents=True, exist_ok=True)
-    command = [
-        npm,
-        "install",
-        "--prefix",
-        str(CACHE),
-        "--ignore-scripts",
-        "--no-audit",
-        "--no-fund",
-        f"{PACKAGE}@{VERSION}",
-    ]
-    subprocess.run(command, check=True)
-    return program
+    fresh = CACHE.with_name(f"{CACHE.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+    options = ["--ignore-scripts", "--no-audit", "--no-fund"]
+    subprocess.run([npm, "install", "--prefix", str(fresh), *options, f"{PACKAGE}@{VERSION}"], check=True)
+    shutil.rmtree(CACHE, ignore_errors=True)
+    fresh.rename(CACHE)
 
 
 @dataclass(frozen=True)
